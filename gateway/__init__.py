@@ -1,0 +1,1 @@
+"""The webhook gateway: verifies native provider webhooks, forwards closed envelopes to GitHub workflows."""

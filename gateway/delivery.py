@@ -1,0 +1,45 @@
+"""`RawDelivery`: untrusted, bounded bytes and header pairs. Nothing here decodes or believes anything."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.errors import Rejection
+
+
+class Outcome(StrEnum):
+    """What became of a delivery, as records and metrics name it."""
+
+    FORWARDED = "forwarded"
+    DUPLICATE = "duplicate"
+    IGNORED = "ignored"
+    HANDSHAKE = "handshake"
+    REJECTED = "rejected"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class RawDelivery:
+    """One HTTP request as it arrived.
+
+    `id` is our own delivery id (uuid7 text), `received_at` Unix seconds, `headers` pairs with lower-case names in
+    arrival order (a dict would hide a second value), `query` the raw query string without `?`, `body` the entity
+    body, already under the size cap.
+    """
+
+    id: str
+    source: str
+    received_at: float
+    headers: tuple[tuple[bytes, bytes], ...]
+    query: bytes
+    body: bytes
+
+    def header(self, name: str) -> bytes | None:
+        """Return the one value of header `name` (lower case), None where it is absent.
+
+        Raises Rejection `header-repeated` (401) for two copies: a proxy and we could each believe another one.
+        """
+        wanted = name.encode("ascii")
+        values = [value for key, value in self.headers if key == wanted]
+        if len(values) > 1:
+            raise Rejection("header-repeated", 401)
+        return values[0] if values else None

@@ -1,0 +1,46 @@
+"""Errors by whose fault: ours at start, the sender's, ours now. Anything else that escapes is a bug."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One configuration problem: the `file` and `key` it stands at, what is wrong, and the `fix`. Never a secret's value."""
+
+    file: str
+    key: str
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}: {self.problem} ({self.fix})"
+
+
+class ConfigError(Exception):
+    """Ours, at start: every problem at once. Commands print them all and exit with 2."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+class Rejection(Exception):  # noqa: N818 (a delivery is rejected; nothing of ours failed)
+    """The sender's fault. `reason` is a slug for log, metric and record; `status` the default HTTP status, body empty.
+
+    A profile may map the status to another (`statuses`); nothing of the delivery is ever part of the exception.
+    """
+
+    def __init__(self, reason: str, status: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+
+
+class Unavailable(Exception):  # noqa: N818 (a state, not a defect)
+    """Ours, now: answered 503 with an integer Retry-After of `retry_after_s`; nothing was consumed or it was applied whole."""
+
+    def __init__(self, reason: str, retry_after_s: int = 5) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after_s = retry_after_s

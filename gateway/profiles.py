@@ -2,17 +2,21 @@
 
 A *part* names a place in a delivery: `header:NAME` (lower case), `@FACT` (established while verifying) or a JSON
 Pointer into the evidence (`""` is the whole document). A part that ends in `?` may be absent.
+
+Loading checks what a typing error could turn into an accepted forgery: pointers, header names, regions of a layout,
+an empty layout, a proof that covers no body. What is left to the reader of a profile is only to do as it says.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from gateway import pointers
 from gateway.errors import ConfigError, Problem
 
 
@@ -27,19 +31,24 @@ KeyForm = Literal["utf8", "whsec", "hex"]
 
 
 class Freshness(Model):
-    """A signed time: where it stands, its unit, and the window to both sides in seconds (a source may set its own)."""
+    """A signed time: where it stands, its unit, and the window to both sides in seconds (a source may set its own).
+
+    `at` is `header:NAME` or `signature:NAME` (a `NAME=value` member of the signature header), judged while verifying,
+    or a pointer into the signed body, judged once that has been read.
+    """
 
     at: str
     unit: Literal["s", "ms"]
-    window_s: float
+    window_s: float = Field(gt=0)
 
 
 class MacProof(Model):
     """Keyed MAC over a described byte layout.
 
-    `layout` is concatenated: `{body}`, `{header:NAME}` or literal text. The signature header holds one value, or
-    several split at `separator`; each is `prefix` + encoded digest (values without the prefix are ignored when
-    `separator` is set). `key`: `utf8` the secret's bytes; `whsec` base64 after an optional `whsec_`.
+    `layout` is concatenated: `{body}`, `{header:NAME}`, `{signature:NAME}` (a `NAME=value` member of the signature
+    header) or literal text. The signature header holds one value, or several split at `separator`; each is `prefix` +
+    encoded digest (values without the prefix are ignored when `separator` is set). `key`: `utf8` the secret's bytes;
+    `whsec` base64 after an optional `whsec_`; `hex` the decoded text.
     """
 
     scheme: Literal["mac"]
@@ -72,12 +81,25 @@ class SharedSecretProof(Model):
     form: Literal["plain", "basic"] = "plain"
 
 
+class Pick(Model):
+    """A fact that stands in a list: the value at `take` of the one element of `among` whose `where` members all equal.
+
+    None or several such elements: the fact is missing, and an identity that needs it is refused.
+    """
+
+    among: str
+    where: Mapping[str, str]
+    take: str
+
+
 class JwtProof(Model):
     """A signed JWT in `header` after `Bearer `, RS256 only, against a JWKS; `facts` are pointers into its claims.
 
-    `audience` names the identity key whose value `aud` must be. `claims` maps a claim's pointer to the identity key whose
-    values it must be among (403 `identity` otherwise); `equals` to an exact value (401 `claims`). `forbidden` lists claims
-    whose presence refuses the token. `jti` is consumed in the admission step. Times: `leeway_s` to both sides.
+    `audience` names the identity key whose value `aud` must be. `picked` finds facts in lists. Every identity of the
+    profile that is an `@FACT` of the token is bound while verifying (403 `identity`); `equals` maps a claim's pointer to
+    an exact value, `same` lists pairs of claims that must be equal (401 `claims`). `forbidden` lists pointers whose
+    presence in the claims or in the JOSE header refuses the token. `jti` is consumed in the admission step. Times:
+    `leeway_s` to both sides.
     """
 
     scheme: Literal["jwt"]
@@ -91,6 +113,7 @@ class JwtProof(Model):
     equals: Mapping[str, str] = Field(default_factory=dict)
     same: tuple[tuple[str, str], ...] = ()
     forbidden: tuple[str, ...] = ()
+    picked: Mapping[str, Pick] = Field(default_factory=dict)
 
 
 class ClientStateProof(Model):
@@ -141,16 +164,19 @@ class Shape(Model):
 class EventName(Model):
     """How the native event's name is read: `parts` joined by `.`; a part ending in `?` may be absent.
 
-    `body` decides where `header` only claims (the two must agree through `shapes`). `shapes` maps a name or its first
-    part to the members that its body must and must not have; a name without a shape is accepted only if `open` is set.
+    `alternatives` are further part lists, tried in order where `parts` do not all resolve. `body` decides where `header`
+    only claims (the two must agree through `shapes`). `shapes` maps a name or its first part to the members that its body
+    must and must not have; where there are shapes, a name without one is accepted only if `open` is set.
     """
 
     parts: tuple[str, ...]
+    alternatives: tuple[tuple[str, ...], ...] = ()
     header: str | None = None
     header_required: bool = False
     header_equals: str | None = None  # a pointer the header's value must equal
     header_values: Mapping[str, str] = Field(default_factory=dict)  # header value -> required value at header_equals
     shapes: Mapping[str, Shape] = Field(default_factory=dict)
+    open: bool = False
 
 
 class Condition(Model):
@@ -194,7 +220,8 @@ class Profile(Model):
     top: Literal["object", "array"] = "object"
     items: str | None = None  # pointer to the array of events of a batch
     event: EventName
-    event_ignored: tuple[str, ...] = ()  # notices: authentic, never dispatched, whatever a declaration says
+    # notices: authentic, never dispatched, whatever a declaration says; native names or values of `event.header`
+    event_ignored: tuple[str, ...] = ()
     identity: Mapping[str, str] = Field(default_factory=dict)
     identity_optional: tuple[str, ...] = ()
     facts: Mapping[str, str] = Field(default_factory=dict)  # further facts, pointers into the (item's) evidence
@@ -204,11 +231,102 @@ class Profile(Model):
     tests: tuple[Condition, ...] = ()
     refused: Mapping[str, Condition] = Field(default_factory=dict)  # reason -> an item of this shape is rejected
     lifecycle: Condition | None = None  # items kept for renewal, never dispatched
-    statuses: Mapping[str, int] = Field(default_factory=dict)  # outcome name, or a default status as text -> status
+    # an outcome's name, `success` (every answer that is not a whole delivery's refusal), or a default status as text
+    statuses: Mapping[str, int] = Field(default_factory=dict)
     body_limit_bytes: int | None = None
     answer_within_s: float = 2
     retries: str = ""  # how the provider retries and disables, for people; source URL beside it in the file
     secret_help: str = ""  # where an operator finds the secret
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """Refuse what pydantic cannot see: bad pointers and parts, a proof that leaves the body or its key unbound."""
+        problems = [*_bad_parts(self), *_bad_layout(self.proof), *_bad_references(self)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def layout_piece(text: str) -> tuple[str, str]:
+    """Read one piece of a layout: (`body`, ""), (`header`, NAME), (`signature`, NAME) or (`literal`, text)."""
+    if text == "{body}":
+        return "body", ""
+    if text.startswith("{") and text.endswith("}"):
+        kind, _, name = text[1:-1].partition(":")
+        if kind not in {"header", "signature"} or not name:
+            raise ValueError(f"{text}: not {{body}}, {{header:NAME}} or {{signature:NAME}}")
+        return kind, name
+    return "literal", text
+
+
+def _bad_part(part: str) -> str | None:
+    """Return what is wrong with a part, None where it is well formed."""
+    part = part.removesuffix("?")
+    if part.startswith("header:"):
+        name = part.removeprefix("header:")
+        return None if name and name == name.lower() else f"{part}: header names are lower case"
+    if part == "body-digest" or (part.startswith("@") and len(part) > 1):
+        return None
+    pointer = part.removeprefix("digest:").partition(" without ")[0]
+    try:
+        pointers.parse(pointer)
+    except ValueError as error:
+        return f"{part}: {error}"
+    return None
+
+
+def _bad_parts(profile: Profile) -> list[str]:
+    conditions = [*profile.tests, *profile.refused.values(), *(shake.when for shake in profile.handshakes)]
+    if profile.lifecycle is not None:
+        conditions.append(profile.lifecycle)
+    shapes = profile.event.shapes.values()
+    parts = [
+        *profile.event.parts,
+        *(part for parts in profile.event.alternatives for part in parts),
+        *profile.identity.values(),
+        *profile.facts.values(),
+        *profile.actors,
+        *profile.delivery_id.agree,
+        *(part for parts in profile.delivery_id.parts for part in parts),
+        *(pointer for condition in conditions for pointer in (*condition.equals, *condition.present)),
+        *(pointer for shape in shapes for pointer in (*shape.required, *shape.forbidden, *shape.equals)),
+    ]
+    return [bad for part in parts if (bad := _bad_part(part)) is not None]
+
+
+def _bad_layout(proof: Proof) -> list[str]:
+    if not isinstance(proof, MacProof | Ed25519Proof):
+        return []
+    try:
+        kinds = [layout_piece(piece)[0] for piece in proof.layout]
+    except ValueError as error:
+        return [str(error)]
+    return [] if kinds.count("body") == 1 else ["proof.layout: must cover {body} exactly once"]
+
+
+def _bad_references(profile: Profile) -> list[str]:
+    proof = profile.proof
+    problems = [
+        f"identity_optional: {name} is no identity"
+        for name in profile.identity_optional
+        if name not in profile.identity
+    ]
+    if isinstance(proof, JwtProof):
+        known = {*proof.facts, *proof.picked}
+        if proof.audience not in profile.identity:
+            problems.append("proof.audience: is no identity")
+        problems += [
+            f"identity.{name}: no such fact"
+            for name, part in profile.identity.items()
+            if part.startswith("@") and part[1:] not in known
+        ]
+    if isinstance(proof, ClientStateProof) and profile.items != proof.items:
+        problems.append("items: differs from proof.items")
+    if profile.freshness is not None and not profile.freshness.at.startswith("/"):
+        layout = proof.layout if isinstance(proof, MacProof | Ed25519Proof) else ()
+        if f"{{{profile.freshness.at}}}" not in layout:
+            problems.append("freshness.at: is not covered by the proof")
+    return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +346,17 @@ def load_profile(path: Path) -> Profile:
     try:
         document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
         profile = Profile.model_validate(document)
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        raise ConfigError([Problem(str(path), "", f"cannot be read: {error}", "repair the file")]) from error
     except ValidationError as error:
         raise ConfigError(
             [
-                Problem(str(path), ".".join(map(str, e["loc"])), e["msg"], "see the Profile type in gateway/profiles.py")
+                Problem(
+                    str(path), ".".join(map(str, e["loc"])), e["msg"], "see the Profile type in gateway/profiles.py"
+                )
                 for e in error.errors(include_input=False, include_url=False)
             ],
         ) from error
+    except (OSError, ValueError, YAMLError) as error:  # ValueError: no UTF-8, or a scalar that YAML cannot build
+        raise ConfigError([Problem(str(path), "", f"cannot be read: {error}", "repair the file")]) from error
     if profile.name != path.stem:
         raise ConfigError([Problem(str(path), "name", "differs from the file's name", f"name it {path.stem}")])
     return profile

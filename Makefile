@@ -1,0 +1,51 @@
+# Every verb says what it does: `make help`. CI calls the same verbs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv run demo-once test lint format bench clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+venv: $(STAMP) ## Create .venv and install the locked dependencies and the package
+
+# Installed anew when the project file or the lock changes.
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) must be Python 3.11 or newer; choose one with: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
+	  || { echo "$(PYTHON) has no ensurepip, so it cannot make a venv. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+run: venv ## Run the demo: gateway, store and a GitHub double on this machine, until Ctrl-C
+	$(BIN)/gateway demo
+
+demo-once: venv ## Run every case of the demo once, one JSON object a line, and exit
+	$(BIN)/gateway demo --once --json
+
+test: venv ## Run all tests with coverage
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+lint: venv ## Check style, types, import order and profiles
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/gateway profiles list > /dev/null
+
+format: venv ## Let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: venv ## Measure the receive path on this machine
+	@set -e; for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean: ## Remove the venv, caches and build output
+	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

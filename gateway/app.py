@@ -1,0 +1,319 @@
+"""The composition root: routes, and a delivery's path through the stages. Outcome -> status by the profile's table.
+
+ASGI stands only here and in `receive`. Every answer of `/hooks/` carries `Gateway-Delivery`; bodies are empty but for
+a provider's handshake. The answer is sent only after the store has answered.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from gateway import log
+from gateway.canonical import canonical_json
+from gateway.delivery import Outcome, RawDelivery
+from gateway.errors import Rejection, Unavailable
+from gateway.events import Event, read
+from gateway.keys import Keys
+from gateway.match import Considered, Match, match
+from gateway.profiles import JwtProof, Profile, Source
+from gateway.receive import Vanished, receive_delivery
+from gateway.schemes.jwt import unverified_kid
+from gateway.settings import Configuration
+from gateway.store import Admit, Admitted, AdmitItem, Dispatch, QueueEntry, Store, uuid7
+from gateway.verify import HandshakeAnswer, handshake, verify
+
+MAX_CONSIDERED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one delivery, and what its sender is told."""
+
+    outcome: Outcome
+    reason: str | None
+    status: int
+    delivery: str
+    considered: tuple[Considered, ...] = ()
+    handshake: HandshakeAnswer | None = None
+    retry_after_s: int | None = None
+    key: str | None = None
+    dispatched: bool = False  # something was queued: the dispatcher has work
+    recorded: bool = False  # the store wrote the record in the admission step
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One process's parts, swapped whole when a configuration is loaded again."""
+
+    configuration: Configuration
+    keys: Keys
+    store: Store
+    wake: Callable[[str], None] = lambda _source: None  # tells the dispatcher of this process that there is work
+    low_on_disk: Callable[[], bool] = lambda: False
+
+
+async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
+    """Take one delivery through handshake, verify, read, match, project and admit. Raises Rejection or Unavailable."""
+    if (early := handshake(raw, source)) is not None:
+        return Answer(Outcome.HANDSHAKE, "url-validation", early.status, raw.id, handshake=early)
+    index, now = gateway.configuration.index, raw.received_at
+    kid = unverified_kid(raw, source) if isinstance(source.profile.proof, JwtProof) else None
+    verified = verify(raw, source, await gateway.keys.ring(source, kid), now)
+    reading = read(verified, source, index.wanted(source.name), now)
+    if reading.handshake is not None:
+        return Answer(Outcome.HANDSHAKE, "challenge", reading.handshake.status, raw.id, handshake=reading.handshake)
+    if reading.test:
+        return Answer(Outcome.HANDSHAKE, "provider-test", success(source.profile), raw.id, key=verified.key)
+    found = [(event, *match(event, source, index)) for event in reading.events]
+    considered = tuple(c for _, _, each in found for c in each)[:MAX_CONSIDERED]
+    wanted = [(event, matches) for event, matches, _ in found if matches]
+    if not wanted:
+        return _nothing_wanted(raw, source.profile, reading.ignored, reading.rejected, considered, verified.key)
+    if gateway.low_on_disk():
+        raise Unavailable("disk-nearly-full", 60)  # a store that cannot append would exit with what it has not written
+    admit = project(raw, wanted, considered, now)
+    return _admitted(raw, source.profile, await gateway.store.admit(admit), considered, verified.key)
+
+
+def project(raw: RawDelivery, wanted: list[tuple[Event, tuple[Match, ...]]], considered: tuple[Considered, ...], now: float) -> Admit:
+    """The one atomic step's argument: dedupe keys and projected events. Nothing else of the delivery goes on."""
+    items = tuple(
+        AdmitItem(
+            event.dedupe,
+            event.dedupe_ttl_s,
+            event.jti,
+            tuple(
+                QueueEntry(
+                    f"{m.enrolled.subscription.digest}:{m.trigger}",
+                    canonical_json(m.event.to_json()).decode(),
+                    raw.id,
+                )
+                for m in matches
+            ),
+        )
+        for event, matches in wanted
+    )
+    kept = record(raw, Outcome.FORWARDED, None, considered)
+    return Admit(raw.source, raw.id, items, kept, now)
+
+
+def record(raw: RawDelivery, outcome: Outcome, reason: str | None, considered: tuple[Considered, ...]) -> str:
+    """The delivery record as JSON text: metadata only."""
+    return json.dumps(
+        {
+            "id": raw.id,
+            "source": raw.source,
+            "received_at": round(raw.received_at, 3),
+            "outcome": outcome,
+            "reason": reason,
+            "subscriptions": [
+                {"digest": c.digest, "trigger": c.trigger, "matched": c.matched, "test": c.test, "pointer": c.pointer}
+                for c in considered
+            ],
+        },
+        separators=(",", ":"),
+    )
+
+
+def _nothing_wanted(
+    raw: RawDelivery,
+    profile: Profile,
+    ignored: tuple[str, ...],
+    rejected: tuple[tuple[int, str], ...],
+    considered: tuple[Considered, ...],
+    key: str,
+) -> Answer:
+    if rejected and not ignored and not considered:  # a batch whose items all failed: answered as its provider wants
+        return Answer(Outcome.REJECTED, rejected[0][1], success(profile), raw.id, key=key)
+    reason = ignored[0] if ignored and not considered else "no-match"
+    return Answer(Outcome.IGNORED, reason, success(profile), raw.id, considered, key=key)
+
+
+def _admitted(
+    raw: RawDelivery,
+    profile: Profile,
+    admitted: Admitted,
+    considered: tuple[Considered, ...],
+    key: str,
+) -> Answer:
+    done = success(profile)
+    if any(item.status == "queued" for item in admitted.items):
+        return Answer(Outcome.FORWARDED, None, done, raw.id, considered, key=key, dispatched=True, recorded=True)
+    duplicate = next((item for item in admitted.items if item.status != "replayed-token"), None)
+    if duplicate is None:  # the token was used for another delivery: this one proves nothing
+        status = profile.statuses.get("401", 401)
+        return Answer(Outcome.REJECTED, "replayed-token", status, raw.id, considered, key=key, recorded=True)
+    return Answer(Outcome.DUPLICATE, duplicate.status, done, duplicate.first or raw.id, considered, key=key, recorded=True)
+
+
+def success(profile: Profile) -> int:
+    """The status of a delivery that was taken, wanted or not."""
+    return profile.statuses.get("success", 200)
+
+
+class Hooks:
+    """`POST /hooks/{source}` as a plain ASGI endpoint."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; a client that vanished gets none."""
+        name, delivery = scope["path_params"]["source"], uuid7()
+        source = self.gateway.configuration.sources.get(name)
+        if source is None:
+            await answer(send, 404, delivery, close=True)
+        elif scope["method"] != "POST":
+            await answer(send, 405, delivery, ((b"allow", b"POST"),), close=True)
+        else:
+            await self._take(scope, receive, send, source, delivery)
+
+    async def _take(self, scope: Scope, receive: Receive, send: Send, source: Source, delivery: str) -> None:
+        raw = RawDelivery(delivery, source.name, time.time(), (), b"", b"")
+        whole = False
+        try:
+            raw = await receive_delivery(scope, receive, delivery=delivery, source=source.name, **self._limits(source))
+            whole = True
+            result = await accept(raw, source, self.gateway)
+        except Vanished:
+            log.event("client-vanished", source=source.name, delivery=delivery)
+            return
+        except Rejection as error:
+            status = source.profile.statuses.get(str(error.status), error.status) if whole else error.status
+            result = Answer(Outcome.REJECTED, error.reason, status, delivery)
+        except Unavailable as error:
+            result = Answer(Outcome.UNAVAILABLE, error.reason, 503, delivery, retry_after_s=error.retry_after_s)
+        if result.dispatched:
+            self.gateway.wake(source.name)
+        await self._note(raw, result)
+        await answer(send, result.status, result.delivery, _headers(result), _body(result), close=not whole)
+
+    def _limits(self, source: Source) -> dict[str, Any]:
+        server = self.gateway.configuration.settings.server
+        own = self.gateway.configuration.settings.sources[source.name].body_limit_bytes
+        limits = [n for n in (server.body_limit_bytes, source.profile.body_limit_bytes, own) if n is not None]
+        return {"limit_bytes": min(limits), "deadline_s": server.body_deadline_s}
+
+    async def _note(self, raw: RawDelivery, result: Answer) -> None:
+        level = logging.WARNING if result.outcome in {Outcome.REJECTED, Outcome.UNAVAILABLE} else logging.INFO
+        log.event(
+            "delivery",
+            level,
+            source=raw.source,
+            delivery=raw.id,
+            outcome=result.outcome,
+            reason=result.reason,
+            status=result.status,
+            key=result.key,
+            first=result.delivery if result.delivery != raw.id else None,
+            matched=[f"{c.digest[:19]}:{c.trigger}" for c in result.considered if c.matched] or None,
+        )
+        if not result.recorded and result.outcome is not Outcome.UNAVAILABLE:
+            await self.gateway.store.record(raw.source, record(raw, result.outcome, result.reason, result.considered))
+
+
+def _headers(result: Answer) -> tuple[tuple[bytes, bytes], ...]:
+    headers: list[tuple[bytes, bytes]] = []
+    if result.retry_after_s is not None:
+        headers.append((b"retry-after", str(result.retry_after_s).encode()))
+    if result.handshake is not None:
+        if result.handshake.content_type:
+            headers.append((b"content-type", result.handshake.content_type.encode()))
+        headers.append((b"x-content-type-options", b"nosniff"))  # a reflected challenge must never run in a browser
+        headers += [(k.encode(), v.encode()) for k, v in result.handshake.headers]
+    return tuple(headers)
+
+
+def _body(result: Answer) -> bytes:
+    return result.handshake.body if result.handshake is not None else b""
+
+
+async def answer(
+    send: Send,
+    status: int,
+    delivery: str,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    body: bytes = b"",
+    *,
+    close: bool = False,
+) -> None:
+    """Send one whole answer. `close` ends the connection, for a request whose body was not read to its end."""
+    pairs = [
+        (b"content-length", str(len(body)).encode()),
+        (b"gateway-delivery", delivery.encode()),
+        *headers,
+        *([(b"connection", b"close")] if close else []),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+def public_app(gateway: Gateway) -> Starlette:
+    """What providers (and admission) reach."""
+    return Starlette(
+        routes=[Route("/hooks/{source}", Hooks(gateway)), *health_routes(gateway)],
+    )
+
+
+def admin_app(gateway: Gateway) -> Starlette:
+    """What operators reach: health and the API. It answers only for its own Host names (DNS rebinding)."""
+
+    async def deliveries(request: Request) -> Response:
+        try:
+            page = await gateway.store.deliveries(**delivery_query(request.query_params))
+            named = [ident for row in page.rows for ident in row.get("dispatch_ids", ())]
+            known = {d.id: d for d in await gateway.store.dispatches(named)}
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        except Unavailable as error:
+            return JSONResponse({"error": error.reason}, 503, {"retry-after": str(error.retry_after_s)})
+        return JSONResponse({"deliveries": [delivery_row(row, known) for row in page.rows], "next": page.next})
+
+    return Starlette(routes=[*health_routes(gateway), Route("/api/v1/deliveries", deliveries, methods=["GET"])])
+
+
+def delivery_row(row: Mapping[str, Any], known: Mapping[str, Dispatch]) -> dict[str, Any]:
+    """A record as the API gives it, with what is still known of its dispatches."""
+    shown = {key: value for key, value in row.items() if key != "dispatch_ids"}
+    named = [known[ident] for ident in row.get("dispatch_ids", ()) if ident in known]
+    shown["dispatches"] = [{"id": d.id, "status": d.status, "admitted": d.run is not None} for d in named]
+    return shown
+
+
+def delivery_query(params: Mapping[str, str]) -> dict[str, Any]:
+    """The API's parameters, or ValueError that says which is wrong."""
+    unknown = params.keys() - {"source", "outcome", "limit", "next"}
+    if unknown:
+        raise ValueError(f"unknown parameter {min(unknown)}")
+    outcome = params.get("outcome")
+    if outcome is not None and outcome not in set(Outcome):
+        raise ValueError("outcome must be one of " + ", ".join(Outcome))
+    limit = params.get("limit", "100")
+    if not (limit.isascii() and limit.isdecimal()) or not 1 <= int(limit[:4]) <= 500:
+        raise ValueError("limit must be 1 to 500")
+    return {"source": params.get("source"), "outcome": outcome, "limit": int(limit), "before": params.get("next")}
+
+
+def health_routes(gateway: Gateway) -> list[Route]:
+    """`/healthz`: the process lives. `/readyz`: it can take a delivery, so its store answers."""
+
+    async def healthz(_request: Request) -> Response:
+        return Response(status_code=200)
+
+    async def readyz(_request: Request) -> Response:
+        try:
+            await gateway.store.ping()
+        except Unavailable as error:
+            return Response(status_code=503, headers={"retry-after": str(error.retry_after_s)})
+        return Response(status_code=200)
+
+    return [Route("/healthz", healthz, methods=["GET"]), Route("/readyz", readyz, methods=["GET"])]

@@ -1,0 +1,46 @@
+"""The `gateway` command: one file a command; thin. Exit codes: 0 done, 1 the answer is no, 2 usage or configuration, 3 outside."""
+
+import sys
+
+import click
+
+from gateway.cli.check import check
+from gateway.cli.compile import compile_
+from gateway.cli.demo import demo
+from gateway.cli.envelope import envelope
+from gateway.cli.profiles import profiles
+from gateway.cli.serve import serve
+from gateway.errors import ConfigError, Unavailable
+
+
+class Gateway(click.Group):
+    """Translates what commands raise into messages and exit codes."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            for problem in error.problems:
+                click.echo(f"{problem.file}: {problem.key or '(file)'}: {problem.problem}\n    fix: {problem.fix}", err=True)
+            click.echo(f"{len(error.problems)} problem(s)", err=True)
+            ctx.exit(2)
+        except Unavailable as error:
+            click.echo(f"unavailable: {error.reason}; try again in {error.retry_after_s} s", err=True)
+            ctx.exit(3)
+
+
+@click.group(cls=Gateway, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="webhook-gateway")
+def main() -> None:
+    """Verify provider webhooks and forward closed envelopes to GitHub workflows.
+
+    Start with `gateway demo`, then `gateway check --config gateway.toml`.
+    """
+
+
+for command in (serve, check, demo, envelope, profiles, compile_):
+    main.add_command(command)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""`Envelope`: the closed wire form of one `repository_dispatch`, its published JSON Schema, and its checker.
+
+An envelope says which resource an event is about, which one trigger named it, and which granted scope and chosen filters
+it matched. It has no place for a body, a title, a user or a header. `validate` is what the sender runs before each send
+and what a receiver runs on what it got.
+
+The endpoint and its limits (`event_type` of at most 100 characters, `client_payload` of at most 10 top-level properties
+and under 64 KB): https://docs.github.com/en/rest/repos/repos#create-a-repository-dispatch-event
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator, ValidationError, validators
+
+from gateway.canonical import MAX_URL_BYTES, canonical_json, digest, event_id, parse_origin
+
+VERSION: Final = 2
+PROJECTION: Final = "resource-url-types-filters/v2"
+MAX_EVENTS: Final = 20
+MAX_BYTES: Final = 60_000
+"""A dispatch body that we make stays under this; GitHub's own limit is `MAX_PAYLOAD_BYTES`."""
+MAX_PAYLOAD_BYTES: Final = 65_536
+MAX_EVENT_BYTES: Final = 16_384
+MAX_FILTER_CHARACTERS: Final = 1024
+
+_NAME: Final = "^[a-z][a-z0-9-]{0,62}$"
+_SHA256: Final = "^sha256:[0-9a-f]{64}$"
+_UUID7: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+_URL: Final = r"^https://[a-z0-9.:-]+/([A-Za-z0-9._~!$&'()*+,;=:@/?#-]|%[0-9A-F]{2})+$"
+_TRIGGER: Final = "^[a-z][a-z0-9_-]{0,127}$"  # a connector's trigger, or a GitHub family and its activity
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+SCHEMA: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$id": "urn:webhook-gateway:envelope:2",
+    "title": "Body of a repository_dispatch sent by the webhook gateway, version 2",
+    **_object(
+        {
+            "event_type": {"type": "string", "pattern": "^[!-~]{1,100}$"},
+            "client_payload": {"$ref": "#/$defs/client_payload"},
+        }
+    ),
+    "$defs": {
+        "client_payload": _object({"gateway": {"$ref": "#/$defs/gateway"}}),
+        "gateway": _object(
+            {
+                "version": {"type": "integer", "const": VERSION},
+                "projection": {"const": PROJECTION},
+                "subscription": {"type": "string", "pattern": _SHA256},
+                "dispatch": {"type": "string", "pattern": _UUID7},
+                "events": {
+                    "type": "array",
+                    "items": {"$ref": "#/$defs/event"},
+                    "minItems": 1,
+                    "maxItems": MAX_EVENTS,
+                    "uniqueItems": True,
+                },
+            }
+        ),
+        "event": _object(
+            {
+                "id": {"type": "string", "pattern": "^uri:[0-9a-f]{64}$"},
+                "url": {"type": "string", "pattern": _URL, "maxLength": MAX_URL_BYTES},
+                "types": {
+                    "type": "array",
+                    "items": {"type": "string", "pattern": _TRIGGER},
+                    "minItems": 1,
+                    "maxItems": 1,
+                },
+                "filters": {
+                    "type": "object",
+                    "propertyNames": {"pattern": _NAME},
+                    "maxProperties": 16,
+                    "additionalProperties": {
+                        "type": "array",
+                        "items": {"type": "string", "minLength": 1, "maxLength": MAX_FILTER_CHARACTERS},
+                        "minItems": 1,
+                        "maxItems": 1,
+                    },
+                },
+            }
+        ),
+    },
+}
+"""The published schema of the whole dispatch body; `#/$defs/client_payload` is what a workflow run sees."""
+
+
+def _whole_pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    # Python's `$` also matches before a final line feed, ECMA 262's (which JSON Schema means) does not
+    if isinstance(instance, str) and re.fullmatch(pattern, instance) is None:
+        yield ValidationError("does not match")
+
+
+_STRICT: Final = validators.extend(Draft202012Validator, {"pattern": _whole_pattern})
+_BODY: Final = _STRICT(SCHEMA)
+_PAYLOAD: Final = _STRICT({**SCHEMA["$defs"]["client_payload"], "$defs": SCHEMA["$defs"]})
+_EVENT: Final = _STRICT({**SCHEMA["$defs"]["event"], "$defs": SCHEMA["$defs"]})
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeEvent:
+    """One event as it leaves: `filters` maps a collection to its one matched value."""
+
+    id: str
+    url: str
+    type: str
+    filters: Mapping[str, str]
+
+    @classmethod
+    def of(cls, url: str, type_: str, filters: Mapping[str, str]) -> "EnvelopeEvent":
+        """Make the event of a canonical URL, whose identity follows from it."""
+        return cls(event_id(url), url, type_, dict(filters))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the wire form."""
+        return {
+            "id": self.id,
+            "url": self.url,
+            "types": [self.type],
+            "filters": {name: [value] for name, value in self.filters.items()},
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> "EnvelopeEvent":
+        """Read the wire form back. Raises ValueError where it is not a valid event."""
+        validate_event(document)
+        filters = {name: values[0] for name, values in document["filters"].items()}
+        return cls(document["id"], document["url"], document["types"][0], filters)
+
+
+def merge(events: Iterable[EnvelopeEvent]) -> tuple[EnvelopeEvent, ...]:
+    """Return the events in order, those with an equal (id, type, filters) once."""
+    first: dict[tuple[str, str, frozenset[tuple[str, str]]], EnvelopeEvent] = {}
+    for event in events:
+        first.setdefault((event.id, event.type, frozenset(event.filters.items())), event)
+    return tuple(first.values())
+
+
+def build(
+    subscription_digest: str, event_type: str, dispatch_id: str, events: Sequence[EnvelopeEvent]
+) -> dict[str, Any]:
+    """Return the whole `repository_dispatch` body of one sealed batch, equal events merged, checked by `validate`.
+
+    The same arguments give the same body. Raises ValueError where they do not make a valid one.
+    """
+    body = {
+        "event_type": event_type,
+        "client_payload": {
+            "gateway": {
+                "version": VERSION,
+                "projection": PROJECTION,
+                "subscription": subscription_digest,
+                "dispatch": dispatch_id,
+                "events": [event.to_json() for event in merge(events)],
+            }
+        },
+    }
+    validate(body)
+    return body
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """Return the body's canonical JSON, so that a repeated send is the same bytes. Raises ValueError at `MAX_BYTES`."""
+    data = canonical_json(body)
+    if len(data) >= MAX_BYTES:
+        raise ValueError(f"an envelope stays under {MAX_BYTES} bytes")
+    return data
+
+
+def envelope_digest(client_payload: Any) -> str:
+    """Return `sha256:` and the hex SHA-256 of the RFC 8785 form of `client_payload`."""
+    return digest(client_payload)
+
+
+def validate(body: Any) -> None:
+    """Check a whole dispatch body. Raises ValueError that names the place and the rule, never a value."""
+    _check(_BODY, body)
+    _check_payload(body["client_payload"])
+
+
+def validate_payload(client_payload: Any) -> None:
+    """Check the `client_payload` alone, which is what a workflow run is given. Raises ValueError as `validate` does."""
+    _check(_PAYLOAD, client_payload)
+    _check_payload(client_payload)
+
+
+def validate_event(event: Any) -> None:
+    """Check one event in its wire form, so that nothing is queued that could not be sent. Raises ValueError."""
+    _check(_EVENT, event)
+    _check_event(event, "$")
+
+
+def _check(validator: Any, document: Any) -> None:
+    try:
+        error = next(iter(validator.iter_errors(document)), None)
+    except RecursionError as failure:
+        raise ValueError("$: nested too deeply") from failure
+    if error is not None:
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
+        raise ValueError(f"${place}: fails {error.validator}")
+
+
+def _check_payload(client_payload: Any) -> None:
+    """Check what the schema cannot say: identities, origins, one kind of event, the size as sent."""
+    if len(canonical_json(client_payload)) >= MAX_PAYLOAD_BYTES:
+        raise ValueError(f"$.client_payload: is not under {MAX_PAYLOAD_BYTES} bytes")
+    events = client_payload["gateway"]["events"]
+    if len({event["types"][0] for event in events}) > 1:
+        raise ValueError("$.client_payload.gateway.events: are of more than one type")
+    for index, event in enumerate(events):
+        _check_event(event, f"$.client_payload.gateway.events[{index}]")
+
+
+def _check_event(event: Any, place: str) -> None:
+    if event["id"] != event_id(event["url"]):
+        raise ValueError(f"{place}.id: is not the identity of its url")
+    slash = event["url"].index("/", 8)
+    origin, path = event["url"][:slash], re.split("[?#]", event["url"][slash:], maxsplit=1)[0]
+    if any(segment in {"", ".", ".."} for segment in path.split("/")[1:]):
+        raise ValueError(f"{place}.url: its path has an empty segment or one of dots")
+    try:
+        normal = parse_origin(origin)
+    except ValueError as error:
+        raise ValueError(f"{place}.url: {error}") from error
+    if normal != origin:
+        raise ValueError(f"{place}.url: its origin is not in canonical form")
+    if len(canonical_json(event)) > MAX_EVENT_BYTES:
+        raise ValueError(f"{place}: is over {MAX_EVENT_BYTES} bytes")

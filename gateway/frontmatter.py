@@ -1,0 +1,212 @@
+"""Markdown frontmatter, read as YAML 1.2 (https://yaml.org/spec/1.2.2/) in the one way that leaves no doubt.
+
+Values are built from the parser's events, not by a YAML library's constructor: that one turns dates, `1_000` and `0b11`
+into something else than text, honours `%YAML 1.1` (where `on` is a boolean), and lets an alias multiply a document.
+Here a plain scalar is null, a boolean or a number by the core schema of YAML 1.2, else text; a second key of the same
+name, a directive, a tag, a key that is no text and an unbounded or cyclic alias are refused, each with its line.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentEndEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+)
+
+from gateway.errors import ConfigError, Problem
+
+MAX_BYTES: Final = 256 * 1024  # declarations have a limit of 256 KiB (gh-aw connector specification, section 6)
+MAX_NODES: Final = 20_000  # counted after aliases are expanded
+MAX_DEPTH: Final = 64
+
+_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOL: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT: Final = re.compile(r"[-+]?[0-9]{1,64}\Z")
+_OCTAL: Final = re.compile(r"0o[0-7]{1,64}\Z")
+_HEX: Final = re.compile(r"0x[0-9a-fA-F]{1,64}\Z")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]{1,64}|[0-9]{1,64}(\.[0-9]{0,64})?)([eE][-+]?[0-9]{1,4})?\Z")
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A decoded frontmatter: its `value` (a mapping) and the `lines` that its keys stand on, for messages."""
+
+    file: str
+    value: Mapping[str, Any]
+    lines: Mapping[Path, int] = field(default_factory=dict, repr=False)
+
+    def problem(self, path: Path, problem: str, fix: str) -> Problem:
+        """Make a Problem that names the key at `path` and the nearest known line."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                problem = f"line {self.lines[path[:length]]}: {problem}"
+                break
+        return Problem(self.file, ".".join(map(str, path)), problem, fix)
+
+
+def load_frontmatter(text: str, file: str) -> Document:
+    """Read the YAML between the first line `---` and the next one. Raises ConfigError."""
+    lines = text.removeprefix("\ufeff").splitlines()
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise ConfigError([Problem(file, "", "is larger than 256 KiB", "select and keep less in one file")])
+    if not lines or lines[0].rstrip() != "---":
+        raise ConfigError([Problem(file, "", "line 1: has no frontmatter", "begin the file with a line ---")])
+    ends = [number for number, line in enumerate(lines) if number and line.rstrip() == "---"]
+    if not ends:
+        raise ConfigError([Problem(file, "", "line 1: the frontmatter does not end", "close it with a line ---")])
+    return load_yaml("\n".join(lines[1 : ends[0]]) + "\n", file, first_line=2)
+
+
+def load_yaml(text: str, file: str, first_line: int = 1) -> Document:
+    """Read one YAML 1.2 document whose top is a mapping. Raises ConfigError with file, line, key and fix."""
+    builder = _Builder(file, first_line)
+    try:
+        # A fresh instance each time: a %YAML directive sticks to a reused one.
+        value = builder.document(iter(YAML(typ="safe", pure=True).parse(text)))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + first_line}: " if mark else ""
+        raise ConfigError([Problem(file, "", f"{where}{error.problem}", "repair the YAML")]) from error
+    except YAMLError as error:
+        raise ConfigError([Problem(file, "", "is no YAML: it holds a character that YAML forbids", "remove it")]) from error
+    if not isinstance(value, dict):
+        raise ConfigError([Problem(file, "", f"line {first_line}: is no mapping", "write `key: value` lines")])
+    return Document(file, value, builder.lines)
+
+
+class _Builder:
+    """Builds one document from parser events; the only state is what bounds and messages need."""
+
+    def __init__(self, file: str, first_line: int) -> None:
+        self.file = file
+        self.first_line = first_line
+        self.lines: dict[Path, int] = {}
+        self.nodes = 0
+        self.anchors: dict[str, tuple[Any, int]] = {}
+
+    def fail(self, event: Any, path: Path, problem: str, fix: str) -> ConfigError:
+        line = event.start_mark.line + self.first_line
+        return ConfigError([Problem(self.file, ".".join(map(str, path)), f"line {line}: {problem}", fix)])
+
+    def document(self, events: Iterator[Any]) -> Any:
+        value: Any = None
+        seen = False
+        for event in events:
+            if isinstance(event, DocumentStartEvent):
+                if event.version is not None or event.tags:
+                    raise self.fail(event, (), "has a % directive", "remove it: YAML 1.2 is what is read")
+                if seen:
+                    raise self.fail(event, (), "has a second document", "keep one")
+                seen = True
+                value = self.node(next(events), events, ())
+            elif not isinstance(event, (StreamStartEvent, StreamEndEvent, DocumentEndEvent)):
+                raise self.fail(event, (), "is no single YAML document", "keep one")
+        return value
+
+    def count(self, event: Any, path: Path, size: int) -> None:
+        self.nodes += size
+        if self.nodes > MAX_NODES or len(path) > MAX_DEPTH:
+            raise self.fail(event, path, "is too large or too deep, aliases expanded", "write less")
+
+    def node(self, event: Any, events: Iterator[Any], path: Path) -> Any:
+        if isinstance(event, AliasEvent):
+            if event.anchor not in self.anchors:
+                raise self.fail(event, path, "an alias has no finished anchor before it", "define the anchor first")
+            value, size = self.anchors[event.anchor]
+            self.count(event, path, size)
+            return value
+        if event.tag is not None:
+            raise self.fail(event, path, "has a tag", "remove it: values are plain")
+        self.count(event, path, 1)
+        before = self.nodes
+        if isinstance(event, MappingStartEvent):
+            value = self.mapping(event, events, path)
+        elif isinstance(event, SequenceStartEvent):
+            value = self.sequence(events, path)
+        else:
+            value = self.scalar(event, path)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (value, self.nodes - before + 1)
+        return value
+
+    def sequence(self, events: Iterator[Any], path: Path) -> list[Any]:
+        values: list[Any] = []
+        for event in events:
+            if isinstance(event, SequenceEndEvent):
+                break
+            self.lines[(*path, len(values))] = event.start_mark.line + self.first_line
+            values.append(self.node(event, events, (*path, len(values))))
+        return values
+
+    def mapping(self, start: Any, events: Iterator[Any], path: Path) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        self.lines.setdefault(path, start.start_mark.line + self.first_line)
+        for event in events:
+            if isinstance(event, MappingEndEvent):
+                break
+            key = self.key(event, path)
+            here = (*path, key)
+            if key == "<<" and event.style is None:
+                self.merge(event, self.node(next(events), events, here), merged, path)
+                continue
+            if key in members:
+                raise self.fail(event, here, "stands twice", "keep one of them")
+            self.lines[here] = event.start_mark.line + self.first_line
+            members[key] = self.node(next(events), events, here)
+        return merged | members
+
+    def key(self, event: Any, path: Path) -> str:
+        if not isinstance(event, ScalarEvent) or event.tag is not None or event.anchor is not None:
+            raise self.fail(event, path, "has a key that is no plain text", "write a text key")
+        value = self.scalar(event, path)
+        if value is None and event.value == "null":
+            return "null"  # the name of a test; nothing here has a null key, so the plain spelling is unambiguous
+        if not isinstance(value, str):
+            raise self.fail(event, path, "has a key that is no text", "quote it")
+        return value
+
+    def merge(self, event: Any, source: Any, merged: dict[str, Any], path: Path) -> None:
+        """Add the members of a merge key; earlier sources win, explicit keys win over all."""
+        for mapping in source if isinstance(source, list) else [source]:
+            if not isinstance(mapping, dict):
+                raise self.fail(event, (*path, "<<"), "merges what is no mapping", "merge an anchored mapping")
+            for key, value in mapping.items():
+                merged.setdefault(key, value)
+
+    def scalar(self, event: Any, path: Path) -> Any:
+        text: str = event.value
+        if event.style is not None:
+            return text
+        if text in _NULL:
+            return None
+        if text in _BOOL:
+            return _BOOL[text]
+        if _INT.match(text):
+            return int(text)
+        if _OCTAL.match(text):
+            return int(text[2:], 8)
+        if _HEX.match(text):
+            return int(text[2:], 16)
+        if _FLOAT.match(text):
+            value = float(text)
+            if math.isinf(value):
+                raise self.fail(event, path, "is a number that overflows", "write a smaller one")
+            return value
+        return text

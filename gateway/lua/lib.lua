@@ -1,0 +1,57 @@
+-- Put before every other script. KEYS[1] is the prefix of one source ("gw:{source}:"); all keys that a script touches
+-- start with it, so that they share one hash slot. Times are whole milliseconds of the caller's clock, except leases:
+-- those expire by the server's clock, which all dispatchers share.
+local P = KEYS[1]
+local SETTLED_S = 604800         -- a settled dispatch stays known for 7 days
+local DEAD_S = 2592000           -- a dead letter lives for 30 days
+
+local function dispatch_key(id) return P .. 'dispatch:' .. id end
+
+local function holds(lane, token) return redis.call('GET', P .. 'lease:' .. lane) == token end
+
+-- The lane's next turn: at `due` where it has work, else nothing of it remains.
+local function turn(lane, due)
+  if redis.call('EXISTS', P .. 'sealed:' .. lane, P .. 'lane:' .. lane) > 0 then
+    redis.call('ZADD', P .. 'ready', due, lane)
+  else
+    redis.call('ZREM', P .. 'ready', lane)
+  end
+end
+
+-- Take a settled batch out of its lane: its own lease goes with it, another's (after ours expired) stays.
+local function leave(lane, id, token, now)
+  local removed = redis.call('LREM', P .. 'sealed:' .. lane, 1, id) == 1
+  local lease = redis.call('GET', P .. 'lease:' .. lane)
+  if lease == token then redis.call('DEL', P .. 'lease:' .. lane) end
+  if not lease or lease == token then turn(lane, now) end
+  return removed
+end
+
+local function forget_events(key)
+  redis.call('HDEL', key, 'events', 'deliveries')
+  redis.call('EXPIRE', key, SETTLED_S)
+end
+
+-- Records of one class: a hash and its index by time, capped by number and age, gone when nothing is added for that long.
+local function keep_record(class, id, at, value)
+  redis.call('HSET', P .. 'rec:' .. class, id, value)
+  redis.call('ZADD', P .. 'rec:' .. class .. ':at', at, id)
+end
+
+local function trim_records(class, cap, age_s, now)
+  local index, rows = P .. 'rec:' .. class .. ':at', P .. 'rec:' .. class
+  local gone = redis.call('ZRANGEBYSCORE', index, '-inf', now - age_s * 1000, 'LIMIT', 0, 1000)
+  local over = redis.call('ZCARD', index) - #gone - cap
+  if over > 0 then
+    for _, id in ipairs(redis.call('ZRANGE', index, #gone, #gone + math.min(over, 1000) - 1)) do gone[#gone + 1] = id end
+  end
+  for _, id in ipairs(gone) do
+    redis.call('ZREM', index, id)
+    redis.call('HDEL', rows, id)
+    if class == 'admitted' then
+      redis.call('HDEL', P .. 'rec:events', id)
+      redis.call('HDEL', P .. 'rec:dispatches', id)
+    end
+  end
+  for _, key in ipairs({index, rows, P .. 'rec:events', P .. 'rec:dispatches'}) do redis.call('EXPIRE', key, age_s) end
+end

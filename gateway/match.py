@@ -1,0 +1,223 @@
+"""Matching: one event against the enrolled triggers of its source, with the reason for each that did not match.
+
+1. Pure and exact: no folding, no trimming, no coercion. What is missing or ambiguous never matches.
+2. Exactly one payload shape of a trigger must apply: its `match`, its `when`, and the declared types of its names.
+3. Every scope value must be in its grant and every filter that the consumer set must hold.
+4. The canonical URL is built from authenticated names; every URL that the provider sent must agree with it.
+5. A reason names a test and a pointer, never a value.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway import canonical
+from gateway.declarations import FIRST_TOKEN, Form, SentUrl, Trigger
+from gateway.envelope import EnvelopeEvent
+from gateway.events import Event
+from gateway.pointers import MISSING, parse, resolve
+from gateway.predicates import Evidence, evaluate, exactly, explain
+from gateway.profiles import Source
+from gateway.subscriptions import Enrolled, Index, value_key
+
+MAX_PASSED_OVER: Final = 20
+_WHITE_SPACE: Final = " \t\n\r\v\f"
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """What became of one trigger: `test` is the first that was not true and `pointer` where it looked."""
+
+    digest: str
+    trigger: str
+    matched: bool
+    test: str | None = None
+    pointer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One enrolled trigger that an event matches, and the event as its envelope carries it."""
+
+    enrolled: Enrolled
+    trigger: str
+    event: EnvelopeEvent
+
+
+@dataclass(frozen=True, slots=True)
+class _Nonmatch:
+    test: str
+    pointer: str | None
+
+
+def match(event: Event, source: Source, index: Index) -> tuple[tuple[Match, ...], tuple[Considered, ...]]:
+    """Match one event. Where nothing matched, up to 20 triggers that the index passed over are reported with `grant`."""
+    matches: list[Match] = []
+    considered: list[Considered] = []
+    for enrolled, trigger in index.candidates(source.name, event):
+        digest = enrolled.subscription.digest
+        result = match_trigger(event, enrolled, trigger)
+        if isinstance(result, EnvelopeEvent):
+            matches.append(Match(enrolled, trigger.name, result))
+            considered.append(Considered(digest, trigger.name, matched=True))
+        else:
+            considered.append(Considered(digest, trigger.name, False, result.test, result.pointer))
+    if not matches:
+        seen = frozenset((one.digest, one.trigger) for one in considered)
+        considered += [
+            Considered(enrolled.subscription.digest, trigger.name, False, "grant", pointer)
+            for enrolled, trigger, pointer in index.passed_over(source.name, event, seen, MAX_PASSED_OVER)
+        ]
+    return tuple(matches), tuple(considered)
+
+
+def match_trigger(event: Event, enrolled: Enrolled, trigger: Trigger) -> EnvelopeEvent | _Nonmatch:
+    """Match one event against one trigger: choose the shape, then check scope and filters, then build the URL."""
+    chosen = _choose(event, enrolled, trigger)
+    if isinstance(chosen, _Nonmatch):
+        return chosen
+    form, names = chosen
+    scope = _scope(enrolled, trigger, form, names)
+    if isinstance(scope, _Nonmatch):
+        return scope
+    evidence = Evidence(event.body, event.facts, names)
+    url = _url(form, evidence, names)
+    if isinstance(url, _Nonmatch):
+        return url
+    return EnvelopeEvent(id=canonical.event_id(url), url=url, type=trigger.name, filters=scope)
+
+
+def _choose(event: Event, enrolled: Enrolled, trigger: Trigger) -> tuple[Form, Mapping[str, Any]] | _Nonmatch:
+    """Return the one shape that applies with its names; none or two of them are a nonmatch."""
+    applying: list[tuple[Form, Mapping[str, Any]]] = []
+    reasons: list[_Nonmatch] = []
+    for form in trigger.forms:
+        names = _read_names(event, form)
+        reason = _form_problem(event, form, names, _needed(enrolled, trigger, form))
+        if reason is None:
+            applying.append((form, names))
+        else:
+            reasons.append(reason)
+    if len(applying) == 1:
+        return applying[0]
+    # shapes that fail for one reason (the base's, mostly) are explained by it; otherwise no single test can be named
+    return reasons[0] if not applying and len(set(reasons)) == 1 else _Nonmatch("variants", None)
+
+
+def _needed(enrolled: Enrolled, trigger: Trigger, form: Form) -> frozenset[str]:
+    """Return the names that must have a value of their type: all typed ones but filters that the consumer did not set."""
+    required = {*trigger.resources, *(form.template.names if form.template else ())}
+    required |= {name for collection, name in trigger.filters.items() if collection in enrolled.subscription.filters}
+    optional = set(trigger.filters.values()) - required
+    return frozenset((set(form.types) | required) - optional)
+
+
+def _form_problem(event: Event, form: Form, names: Mapping[str, Any], needed: frozenset[str]) -> _Nonmatch | None:
+    for pointer, tokens, value in form.match:
+        if not exactly(resolve(event.body, tokens), value):
+            return _Nonmatch("match", pointer)
+    evidence = Evidence(event.body, event.facts, names)
+    for predicate in form.when:
+        if evaluate(predicate, evidence) is not True:
+            test, pointer = explain(predicate, evidence) or ("when", "")
+            return _Nonmatch(f"when:{test}", pointer)
+    for name in sorted(needed):
+        if not _has_type(names.get(name, MISSING), form.types.get(name)):
+            return _Nonmatch("types", form.reference(name))
+    return None
+
+
+def _has_type(value: Any, kind: str | None) -> bool:
+    """Tell whether a value has its declared type; an undeclared one may be text or an integer."""
+    if value is MISSING or value is None or isinstance(value, bool):
+        return kind == "boolean" and isinstance(value, bool)
+    if kind == "string":
+        return isinstance(value, str)
+    if kind == "integer":
+        return isinstance(value, int)
+    if kind == "number":
+        return isinstance(value, (int, float))
+    return kind is None and isinstance(value, (str, int))
+
+
+def _read_names(event: Event, form: Form) -> dict[str, Any]:
+    """Read every normalized and extracted name that resolves."""
+    evidence = Evidence(event.body, event.facts)
+    names: dict[str, Any] = {}
+    for reference, extraction in form.extracts:
+        names |= extraction.apply(evidence.get(reference)) or {}
+    for name, reference in form.normalize.items():
+        if reference.startswith(FIRST_TOKEN):
+            value = _first_token(evidence.get(reference.removeprefix(FIRST_TOKEN)))
+        else:
+            value = evidence.get(reference)
+        if value is not MISSING and value is not None:
+            names[name] = value
+    return names
+
+
+def _first_token(text: Any) -> Any:
+    """Return `name` where the text, trimmed of ASCII white space, begins with `/name` and white space or its end."""
+    if not isinstance(text, str):
+        return MISSING
+    stripped = text.lstrip(_WHITE_SPACE)
+    end = next((at for at, char in enumerate(stripped) if char in _WHITE_SPACE), len(stripped))
+    return stripped[1:end] if stripped.startswith("/") and end > 1 else MISSING
+
+
+def _scope(
+    enrolled: Enrolled, trigger: Trigger, form: Form, names: Mapping[str, Any]
+) -> dict[str, str] | _Nonmatch:
+    """Check grants and filters; return the scope evidence, one text for each collection."""
+    scope: dict[str, str] = {}
+    subscription = enrolled.subscription
+    for name, collection in trigger.resources.items():
+        value = names[name]
+        if value_key(value) not in subscription.grants.get(collection, frozenset()):
+            return _Nonmatch("resources", form.reference(name))
+        scope[collection] = str(value)
+    for collection, allowed in subscription.filters.items():
+        if collection not in trigger.filters:
+            continue
+        value = names[trigger.filters[collection]]
+        if value_key(value) not in allowed:
+            return _Nonmatch("filters", form.reference(trigger.filters[collection]))
+        scope[collection] = str(value)
+    return scope
+
+
+def _url(form: Form, evidence: Evidence, names: Mapping[str, Any]) -> str | _Nonmatch:
+    """Build the canonical URL and hold against it what the provider sent."""
+    if form.template is None:
+        return _Nonmatch("url:no-template", None)
+    built = form.template.fill(names)
+    if built is None:
+        unfit = form.template.first_unfit(names)
+        return _Nonmatch("url:unfit", form.reference(unfit) if unfit else None)
+    shapes = [filled for shape in form.shapes if (filled := shape.fill(names)) is not None]
+    for sent in form.urls:
+        reason = _disagreement(sent, evidence, names, built, shapes)
+        if reason is not None:
+            return _Nonmatch(f"url:{reason.removeprefix('url-')}", sent.reference)
+    return built
+
+
+def _disagreement(
+    sent: SentUrl, evidence: Evidence, names: Mapping[str, Any], built: str, shapes: Sequence[str]
+) -> str | None:
+    """Compare one URL. Without `reference` the entry's own template, where it fills, stands for what was sent."""
+    if sent.reference is None:
+        assert sent.template is not None
+        return canonical.agrees(sent.template.fill(names), built)
+    value = _sent_value(sent.reference, evidence)
+    if sent.template is None:
+        return canonical.agrees(value, built, shapes)
+    other = sent.template.fill(names)
+    return "unfit" if other is None and value not in (MISSING, None) else canonical.agrees(value, other or built)
+
+
+def _sent_value(reference: str, evidence: Evidence) -> Any:
+    """Read a sent URL as it is: text that cannot be evidence must disagree here, not count as unsent."""
+    if reference.startswith("@"):
+        return evidence.facts.get(reference[1:], MISSING)
+    return resolve(evidence.document, parse(reference))

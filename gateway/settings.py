@@ -1,0 +1,423 @@
+"""`Settings`: the operator's one TOML file, frozen and closed. The only reader of the environment.
+
+Every problem of the file, its profiles, secret references and enrolled documents is collected and raised at once as
+ConfigError. Secrets are references (`env:NAME`, `file:/path`); their values are read by `resolve` and kept nowhere here.
+"""
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from gateway.errors import ConfigError, Problem
+from gateway.profiles import JwtProof, Profile, Source, load_profiles
+from gateway.subscriptions import Enrolled, Index, build_index, load_subscription
+
+NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
+MODES = ("auto", "ask", "deny")
+GITHUB_ACTIONS_BOT = 41898282  # https://api.github.com/users/github-actions%5Bbot%5D: any job's token acts as it
+Mode = Literal["auto", "ask", "deny"]
+
+
+class Model(BaseModel):
+    """Frozen; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+def loopback(url: str) -> bool:
+    """Whether the URL's host is a loopback address or `localhost`."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_https(url: str) -> str:
+    """Return the URL without a trailing slash; plain http is accepted for loopback alone, where a double stands in."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise ValueError("must be an https URL without user, query or fragment")
+    if parts.scheme == "http" and not loopback(url):
+        raise ValueError("must be https: plain http is for loopback addresses alone")
+    return url.rstrip("/")
+
+
+def check_reference(reference: str) -> str:
+    """Return the secret reference; it is `env:NAME` or `file:/absolute/path`, never a value."""
+    if re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", reference) or re.fullmatch(r"file:/.+", reference):
+        return reference
+    raise ValueError("must be a reference: env:NAME or file:/path (the value itself never stands here)")
+
+
+class Server(Model):
+    """`[server]`."""
+
+    bind: str = "0.0.0.0:8080"  # noqa: S104 (providers reach it from outside; the admin bind is the loopback one)
+    admin_bind: str = "127.0.0.1:8081"
+    operator_tokens: tuple[str, ...] = ()
+    public_url: str | None = None
+    workers: int = Field(default=1, ge=1, le=64)
+    body_limit_bytes: int = Field(default=26_214_400, ge=1024, le=104_857_600)
+    body_deadline_s: float = Field(default=8.0, gt=0, le=60)
+
+    _tokens = field_validator("operator_tokens")(lambda values: tuple(check_reference(v) for v in values))
+    _url = field_validator("public_url")(lambda value: value and check_https(value))
+
+    @field_validator("bind", "admin_bind")
+    @classmethod
+    def _bind(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError("must be HOST:PORT")
+        return value
+
+
+class StoreSettings(Model):
+    """`[store]`: an address, or an embedded Valkey's folder."""
+
+    url: str | None = None
+    embedded: str | None = None
+    wait_replicas: int = Field(default=0, ge=0, le=16)
+    durability: Literal["strict", "relaxed"] = "strict"
+
+    @model_validator(mode="after")
+    def _one(self) -> "StoreSettings":
+        if (self.url is None) == (self.embedded is None):
+            raise ValueError("needs exactly one of url and embedded")
+        if self.url is not None and not re.match(r"(redis|rediss|redis\+sentinel|redis\+cluster)://|unix:///", self.url):
+            raise ValueError("url must be redis://, rediss://, unix:///, redis+sentinel:// or redis+cluster://")
+        return self
+
+
+class GitHub(Model):
+    """`[github]`: the App that dispatches."""
+
+    api_url: str = "https://api.github.com"
+    app_id: int = Field(gt=0)
+    sender_id: int | None = Field(default=None, gt=0)
+    private_key: str
+
+    _url = field_validator("api_url")(check_https)
+    _key = field_validator("private_key")(check_reference)
+
+    @field_validator("sender_id")
+    @classmethod
+    def _not_everyone(cls, value: int | None) -> int | None:
+        if value == GITHUB_ACTIONS_BOT:
+            raise ValueError("is github-actions[bot]: any job could then pass; give the App's own bot user id")
+        return value
+
+
+class AdmissionSettings(Model):
+    """`[admission]`."""
+
+    audience_prefix: str = "gh-aw-gateway:"
+    window_s: int = Field(default=86_400, ge=60, le=604_800)
+    issuer: str = "https://token.actions.githubusercontent.com"
+    jwks_url: str = "https://token.actions.githubusercontent.com/.well-known/jwks"
+
+    _urls = field_validator("issuer", "jwks_url")(check_https)
+
+
+class SubscriptionsSettings(Model):
+    """`[subscriptions]`: the folder of enrolled documents, relative to the configuration file."""
+
+    path: str = "subscriptions/enrolled"
+
+
+class OAuth(Model):
+    """A provider API's client credentials, where a static token cannot last."""
+
+    token_url: str
+    client_id: str
+    client_secret: str
+    scope: str
+
+    _url = field_validator("token_url")(check_https)
+    _secret = field_validator("client_secret")(check_reference)
+
+
+class SourceSettings(Model):
+    """`[sources.NAME]`: one profile, secret references, and the identity deliveries must come from."""
+
+    profile: str
+    secrets: tuple[str, ...] | Mapping[str, str | tuple[str, ...]] = ()
+    identity: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    origin: str | None = None
+    self_: tuple[str, ...] = Field(default=(), alias="self")
+    freshness_s: float | None = Field(default=None, gt=0, le=86_400)
+    mode: Mode = "auto"
+    jwks_url: str | None = None
+    body_limit_bytes: int | None = Field(default=None, ge=1024)
+    api_url: str | None = None
+    api_token: str | None = None
+    api_oauth: OAuth | None = None
+
+    _urls = field_validator("jwks_url", "api_url", "origin")(lambda value: value and check_https(value))
+    _token = field_validator("api_token")(lambda value: value and check_reference(value))
+
+    @field_validator("secrets")
+    @classmethod
+    def _references(cls, value: Any) -> Any:
+        for reference in value if isinstance(value, tuple) else flat(value):
+            check_reference(reference)
+        return value
+
+    def references(self) -> tuple[tuple[str, str, str | None], ...]:
+        """Every secret as (label, reference, subscription id it is bound to or None)."""
+        if isinstance(self.secrets, Mapping):
+            return tuple(
+                (f"{subscription}/{position}", reference, subscription)
+                for subscription, value in self.secrets.items()
+                for position, reference in enumerate([value] if isinstance(value, str) else value)
+            )
+        return tuple((str(position), reference, None) for position, reference in enumerate(self.secrets))
+
+
+def flat(table: Mapping[str, Any]) -> list[str]:
+    """The references of a secrets table, whose values are one reference or a list."""
+    return [r for value in table.values() for r in ([value] if isinstance(value, str) else value)]
+
+
+class Enrollment(Model):
+    """`[[enrollments]]`: this digest, from this source, to its repository through this App installation."""
+
+    subscription: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    source: str
+    installation: int = Field(gt=0)
+    mode: Mode = "auto"
+    url_template: str | None = None
+    attested: bool = False
+    repository_id: int | None = Field(default=None, gt=0)
+
+
+class Settings(Model):
+    """The whole file."""
+
+    server: Server = Server()
+    store: StoreSettings
+    github: GitHub
+    admission: AdmissionSettings = AdmissionSettings()
+    subscriptions: SubscriptionsSettings = SubscriptionsSettings()
+    sources: Mapping[str, SourceSettings]
+    enrollments: tuple[Enrollment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a process runs on: the settings and all that they name, loaded and checked together."""
+
+    file: Path
+    settings: Settings
+    profiles: Mapping[str, Profile]
+    sources: Mapping[str, Source]
+    enrolled: tuple[Enrolled, ...]
+    index: Index
+
+
+def data_folder(name: str) -> Path:
+    """The shipped folder `profiles` or `subscriptions`: inside the wheel, or at the root of a checkout."""
+    packaged = Path(__file__).parent / "data" / name
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent / name
+
+
+def default_path() -> Path:
+    """`gateway.toml` here, else what GATEWAY_CONFIG names."""
+    here = Path("gateway.toml")
+    named = os.environ.get("GATEWAY_CONFIG")
+    return here if here.exists() or not named else Path(named)
+
+
+def resolve(reference: str) -> bytes:
+    """The value of a secret reference, without a file's one trailing newline. Raises ValueError, never with the value."""
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        value = os.environ.get(name, "").encode()
+    else:
+        try:
+            value = Path(name).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+        except OSError as error:
+            raise ValueError(f"{reference} cannot be read: {error.strerror}") from None
+    if not value:
+        raise ValueError(f"{reference} is {'not set or empty' if kind == 'env' else 'empty'}")
+    return value
+
+
+def load_configuration(path: Path) -> Configuration:
+    """Read the file and everything it names. Raises ConfigError with every problem found."""
+    settings = _parse(path)
+    problems: list[Problem] = []
+    profiles = load_profiles(data_folder("profiles"))
+    sources: dict[str, Source] = {}
+    for name, source in settings.sources.items():
+        profile = profiles.get(source.profile)
+        key = f"sources.{name}"
+        if not re.match(NAME, name):
+            problems.append(Problem(str(path), key, "is no source name", "use a-z, 0-9 and -, at most 63"))
+        if profile is None:
+            known = ", ".join(profiles)
+            problems.append(Problem(str(path), f"{key}.profile", f"{source.profile} is unknown", f"one of {known}"))
+            continue
+        problems += _source_problems(path, key, source, profile)
+        sources[name] = Source(
+            name,
+            profile,
+            dict(source.identity),
+            frozenset(source.self_),
+            source.origin,
+            source.freshness_s,
+        )
+    problems += [
+        Problem(str(path), key, str(error), "set it, or correct the reference")
+        for key, reference in _references(settings)
+        if (error := _unresolved(reference)) is not None
+    ]
+    enrolled, found = _enrolled(path, settings, sources)
+    problems += found
+    if problems:
+        raise ConfigError(problems)
+    try:
+        index = build_index(enrolled, sources)
+    except ConfigError as error:
+        raise ConfigError(error.problems) from error
+    return Configuration(path, settings, profiles, sources, enrolled, index)
+
+
+def _parse(path: Path) -> Settings:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        fix = "give --config FILE, set GATEWAY_CONFIG, or see docs/quickstart.md"
+        raise ConfigError([Problem(str(path), "", "does not exist", fix)]) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError([Problem(str(path), "", f"is not readable TOML: {error}", "repair the syntax")]) from None
+    try:
+        return Settings.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(
+            [
+                Problem(str(path), ".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, "), _fix(e["type"]))
+                for e in error.errors(include_input=False, include_url=False, include_context=False)
+            ],
+        ) from None
+
+
+def _fix(kind: str) -> str:
+    return {"extra_forbidden": "remove the key or correct its name", "missing": "add the key"}.get(
+        kind,
+        "correct the value",
+    )
+
+
+def _source_problems(path: Path, key: str, source: SourceSettings, profile: Profile) -> list[Problem]:
+    problems = []
+    if isinstance(profile.proof, JwtProof):
+        if source.secrets:
+            fix = "remove it: the provider's published keys prove its tokens"
+            problems.append(Problem(str(path), f"{key}.secrets", f"profile {profile.name} takes no secrets", fix))
+    elif not source.secrets:
+        fix = f'give at least one reference, such as ["env:SECRET"]. {profile.secret_help}'.strip()
+        problems.append(Problem(str(path), f"{key}.secrets", "is missing or empty", fix))
+    if isinstance(source.secrets, Mapping) and profile.proof.scheme != "client-state":
+        problems.append(Problem(str(path), f"{key}.secrets", "a table is for Graph sources alone", "give a list"))
+    for name in sorted(source.identity.keys() - profile.identity.keys()):
+        known = ", ".join(profile.identity) or "none"
+        problems.append(Problem(str(path), f"{key}.identity.{name}", "is not an identity of the profile", f"one of: {known}"))
+    for name in profile.identity:
+        if name not in profile.identity_optional and not source.identity.get(name):
+            fix = f'add identity = {{ {name} = ["..."] }}: deliveries of another {name} are refused by it'
+            problems.append(Problem(str(path), f"{key}.identity.{name}", "is missing or empty", fix))
+    return problems
+
+
+def _references(settings: Settings) -> list[tuple[str, str]]:
+    found = [("github.private_key", settings.github.private_key)]
+    found += [(f"server.operator_tokens.{n}", r) for n, r in enumerate(settings.server.operator_tokens)]
+    for name, source in settings.sources.items():
+        found += [(f"sources.{name}.secrets.{label}", reference) for label, reference, _ in source.references()]
+        if source.api_token:
+            found.append((f"sources.{name}.api_token", source.api_token))
+        if source.api_oauth:
+            found.append((f"sources.{name}.api_oauth.client_secret", source.api_oauth.client_secret))
+    return found
+
+
+def _unresolved(reference: str) -> str | None:
+    try:
+        resolve(reference)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _enrolled(
+    path: Path,
+    settings: Settings,
+    sources: Mapping[str, Source],
+) -> tuple[tuple[Enrolled, ...], list[Problem]]:
+    folder = path.parent / settings.subscriptions.path
+    problems: list[Problem] = []
+    documents = {}
+    for file in sorted(folder.glob("*.json")):
+        try:
+            subscription = load_subscription(file.read_bytes(), str(file))
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            documents[subscription.digest] = subscription
+    entries = [(path, f"enrollments.{n}", entry) for n, entry in enumerate(settings.enrollments)]
+    for file in sorted(folder.glob("*.toml")):
+        try:
+            table = tomllib.loads(file.read_text(encoding="utf-8"))
+            extra = EnrollmentFile.model_validate(table)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            problems.append(Problem(str(file), "", f"is not readable TOML: {error}", "repair the syntax"))
+        except ValidationError as error:
+            problems += [
+                Problem(str(file), ".".join(map(str, e["loc"])), e["msg"], _fix(e["type"]))
+                for e in error.errors(include_input=False, include_url=False, include_context=False)
+            ]
+        else:
+            entries += [(file, f"enrollments.{n}", entry) for n, entry in enumerate(extra.enrollments)]
+    enrolled: dict[str, Enrolled] = {}
+    for file, key, entry in entries:
+        known = enrolled.get(entry.subscription)
+        subscription_or_none = documents.get(entry.subscription)
+        if entry.source not in sources:
+            if entry.source not in settings.sources:
+                problems.append(Problem(str(file), f"{key}.source", f"{entry.source} is no source", "name one of [sources]"))
+        elif subscription_or_none is None:
+            fix = f"put the compiled document into {folder}, or remove the entry"
+            problems.append(Problem(str(file), f"{key}.subscription", f"{entry.subscription} has no document", fix))
+        elif known is not None and known.source != entry.source:
+            fix = f"one digest has one source: remove one of {known.source} and {entry.source}"
+            problems.append(Problem(str(file), f"{key}.subscription", "is enrolled for two sources", fix))
+        elif known is None:
+            mode = max(entry.mode, settings.sources[entry.source].mode, key=MODES.index)  # the stricter wins
+            enrolled[entry.subscription] = Enrolled(
+                subscription_or_none,
+                entry.source,
+                entry.installation,
+                entry.url_template,
+                mode,
+                entry.attested,
+                entry.repository_id,
+            )
+    return tuple(enrolled.values()), problems
+
+
+class EnrollmentFile(Model):
+    """A TOML file beside an enrolled document."""
+
+    enrollments: tuple[Enrollment, ...] = ()

@@ -1,0 +1,56 @@
+"""The store: every key and script of the gateway. Import from here; the modules inside are its own affair.
+
+Keys (the prefix of a source is `gw:{source}:`, so that everything of a source shares one cluster slot):
+
+| key | type | holds | bound |
+|---|---|---|---|
+| `{source}:seen:<dedupe>` | string | first delivery's id | TTL of the item |
+| `{source}:jti:<id>` | string | delivery that used the token | TTL: the token's end and 2 minutes |
+| `{source}:lane:<lane>` | list | events not sealed | undelivered; gone when empty |
+| `{source}:sealed:<lane>` | list | dispatch ids, head in flight | undelivered; gone when empty |
+| `{source}:ready` | sorted set | lanes with work by due time | undelivered; gone when empty |
+| `{source}:lease:<lane>` | string | lease token | TTL of the lease |
+| `{source}:dispatch:<id>` | hash | batch, state, admitted run | none while undelivered, then 7 days; dead 37 days |
+| `{source}:dead` | sorted set | dead dispatch ids by time | cap, 30 days |
+| `{source}:rec:<class>`, `...:at` | hash, sorted set | delivery records | cap, age |
+| `{source}:rec:events`, `rec:dispatches` | hash | projected events and dispatches of recorded deliveries | trimmed with them |
+| `gw:dispatch:<id>` | string | source of a dispatch | 38 days |
+| `gw:run-jti:<id>` | string | dispatch and run of a token | 1 hour |
+| `gw:park` | hash | parked installations | TTL: the latest end |
+| `gw:sources` | set | sources | 30 days |
+| `gw:suspended` | hash | suspended subscriptions | one field a subscription |
+| `gw:fact:<name>` | string | remembered facts | TTL of the caller |
+| `gw:schema` | string | schema version | one value |
+"""
+
+from gateway.store.client import check_durability
+from gateway.store.facade import Store
+from gateway.store.ids import uuid7
+from gateway.store.types import (
+    Admit,
+    AdmitItem,
+    Admitted,
+    Batch,
+    Depth,
+    Dispatch,
+    ItemResult,
+    Limits,
+    Page,
+    QueueEntry,
+)
+
+__all__ = [
+    "Admit",
+    "AdmitItem",
+    "Admitted",
+    "Batch",
+    "Depth",
+    "Dispatch",
+    "ItemResult",
+    "Limits",
+    "Page",
+    "QueueEntry",
+    "Store",
+    "check_durability",
+    "uuid7",
+]

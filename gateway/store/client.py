@@ -1,0 +1,180 @@
+"""Every call of the store: bounded in time, translated in failure, its script reloaded where the server lost it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from redis.asyncio import RedisCluster
+from redis.asyncio.cluster import PipelineCommand
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from gateway.errors import ConfigError, Problem, Unavailable
+from gateway.store.connect import CALL_S
+from gateway.store.scripts import script
+
+log = logging.getLogger(__name__)
+SCHEMA = "1"
+SCHEMA_KEY = "gw:schema"
+OLDEST = (6, 2)
+T = TypeVar("T")
+
+
+def prefix(source: str) -> str:
+    """Return the start of every key of a source: one hash tag, so that a script's keys share a slot."""
+    return f"gw:{{{source}}}:"
+
+
+def _slug(error: BaseException) -> str:
+    """Name an error reply by its code (`OOM`, `MISCONF`, `READONLY`, ...), never by its text."""
+    if not isinstance(error, ResponseError):
+        return "store-away"
+    code = str(error).partition(" ")[0]
+    return f"store-{code.lower()}" if code.isalpha() and code.isupper() else "store-error"
+
+
+async def bounded(work: Callable[[], Awaitable[T]]) -> T:
+    """Run one exchange with the server within `CALL_S`; whatever fails is Unavailable."""
+    try:
+        async with asyncio.timeout(CALL_S):
+            return await work()
+    except TimeoutError:
+        raise Unavailable("store-timeout") from None
+    except (RedisError, OSError, asyncio.IncompleteReadError) as error:
+        raise Unavailable(_slug(error)) from error
+
+
+class Client:
+    """A client with the store's manners. The first good exchange checks the schema and the server's durability."""
+
+    def __init__(self, redis: Any, *, file: str, relaxed: bool, wait_replicas: int) -> None:
+        self.redis = redis
+        self.file = file
+        self.relaxed = relaxed
+        self.wait_replicas = wait_replicas
+        self._fit = False
+        self._fitting = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(CALL_S):
+                await self.redis.aclose()
+
+    async def check(self) -> None:
+        """Check schema version and durability: ConfigError says what to do, Unavailable that nobody answered."""
+        problems = await bounded(self._problems)
+        if problems:
+            raise ConfigError(problems)
+        self._fit = True
+
+    async def _problems(self) -> list[Problem]:
+        problems = [] if self.relaxed else await check_durability(self.redis, self.file)
+        await self.redis.set(SCHEMA_KEY, SCHEMA, nx=True)
+        found = await self.redis.get(SCHEMA_KEY)
+        if found != SCHEMA:
+            fix = "run the release that wrote it, or point store.url at an empty database once its queue is drained"
+            problem = f"holds data of schema version {found}, this release uses {SCHEMA}"
+            problems.append(Problem(self.file, "store.url", problem, fix))
+        return problems
+
+    async def _checked(self) -> None:
+        if self._fit:
+            return
+        async with self._fitting:
+            try:
+                await self.check()
+            except ConfigError as error:  # the store was away at start: too late to refuse the start
+                log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
+                raise Unavailable("store-unfit", 60) from error
+
+    async def call(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Run commands on the client, at most `CALL_S` in all."""
+
+        async def checked() -> T:
+            await self._checked()
+            return await work(self.redis)
+
+        return await bounded(checked)
+
+    async def run(self, name: str, key: str, *args: str | bytes | float) -> Any:
+        """Run the script `name` on the source prefix (or single key) `key`, loading it where the server has lost it."""
+        code = script(name)
+
+        async def work(redis: Any) -> Any:
+            try:
+                return await redis.evalsha(code.sha, 1, key, *args)
+            except NoScriptError:  # restarted, flushed or failed over: EVAL runs and keeps it
+                return await redis.eval(code.text, 1, key, *args)
+
+        return await self.call(work)
+
+    async def run_copied(self, name: str, key: str, *args: str | bytes | float) -> Any:
+        """Run a script and wait until `wait_replicas` replicas have what it wrote; too few of them is Unavailable."""
+        if not self.wait_replicas:
+            return await self.run(name, key, *args)
+        code = script(name)
+
+        async def work(redis: Any) -> tuple[Any, Any]:
+            try:
+                return await self._with_wait(redis, "EVALSHA", code.sha, key, args)
+            except NoScriptError:
+                return await self._with_wait(redis, "EVAL", code.text, key, args)
+
+        answer, copies = await self.call(work)
+        if copies < self.wait_replicas:
+            raise Unavailable("store-replicas")
+        return answer
+
+    async def _with_wait(self, redis: Any, verb: str, code: str, key: str, args: Sequence[Any]) -> tuple[Any, Any]:
+        """Send script and WAIT on one connection: WAIT counts only what its own connection wrote.
+
+        https://valkey.io/commands/wait/
+        """
+        wait = ("WAIT", self.wait_replicas, int(CALL_S * 500))
+        if not isinstance(redis, RedisCluster):
+            pipe = redis.pipeline(transaction=False)
+            pipe.execute_command(verb, code, 1, key, *args)
+            pipe.execute_command(*wait)
+            first, copies = await pipe.execute(raise_on_error=False)
+        else:  # the library's cluster pipelines refuse EVALSHA
+            await redis.initialize()
+            node: Any = redis.get_node_from_key(key)
+            commands = [PipelineCommand(0, verb, code, 1, key, *args), PipelineCommand(1, *wait)]
+            await node.execute_pipeline(commands)
+            first, copies = commands[0].result, commands[1].result
+            if isinstance(first, RedisError) and not isinstance(first, NoScriptError):
+                await redis.aclose()  # the slot may have moved: the next call learns the layout anew
+        for result in (first, copies):
+            if isinstance(result, Exception):
+                raise result
+        return first, copies
+
+
+def _nodes_of(answer: Any) -> list[dict[str, Any]]:
+    """INFO answers one mapping, or in a cluster one for each node."""
+    if answer and all(isinstance(value, dict) and "redis_version" in value for value in answer.values()):
+        return list(answer.values())
+    return [answer]
+
+
+async def check_durability(redis: Any, file: str = "gateway.toml") -> list[Problem]:
+    """List what would let the server lose an acknowledged delivery: its version, no append-only file, eviction of any key."""
+    asked = {"target_nodes": RedisCluster.PRIMARIES} if isinstance(redis, RedisCluster) else {}
+    problems: list[Problem] = []
+    for info in _nodes_of(await redis.info(**asked)):
+        version = str(info.get("redis_version", "0"))
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+            problems.append(
+                Problem(file, "store.url", f"the server is version {version}", "use Valkey or Redis 6.2 or newer")
+            )
+        if not int(info.get("aof_enabled", 0)):
+            problem = "the server has no append-only file: a crash loses acknowledged deliveries"
+            fix = "set appendonly yes (appendfsync always or everysec), or store.durability = 'relaxed' to accept the loss"
+            problems.append(Problem(file, "store.url", problem, fix))
+        policy = str(info.get("maxmemory_policy", "noeviction"))
+        if policy.startswith("allkeys-"):
+            problem = f"the server evicts any key when memory is short (maxmemory-policy {policy})"
+            problems.append(Problem(file, "store.url", problem, "set maxmemory-policy noeviction"))
+    return problems

@@ -1,0 +1,254 @@
+"""Delivery records: what operators see. Refusals are buffered, so that a flood of forgeries costs one write a second."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.delivery import Outcome
+from gateway.errors import Unavailable
+from gateway.store.client import Client, prefix
+from gateway.store.types import Limits, Page, QueueEntry
+
+log = logging.getLogger(__name__)
+CLASSES = ("admitted", "authentic", "refused")  # each capped on its own, so that no class pushes another out
+FLUSH_S = 1.0
+BUFFER = 2_000  # rows of one second; more are dropped and counted
+CHUNK = 200
+SOURCES_KEY = "gw:sources"
+SOURCES_S = 30 * 86_400
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Place:
+    """Where a record stands in time; the text form is a page's cursor."""
+
+    millis: int
+    id: str
+
+    @classmethod
+    def parse(cls, cursor: str) -> "_Place":
+        """Read a cursor; ValueError where it is none."""
+        millis, dash, ident = cursor.partition("-")
+        if not (dash and ident and millis.isascii() and millis.isdigit()):
+            raise ValueError("not a cursor")
+        return cls(int(millis), ident)
+
+    def __str__(self) -> str:
+        return f"{self.millis}-{self.id}"
+
+
+_Stream = AsyncGenerator[tuple[_Place, dict[str, Any]], None]
+
+
+def _class_of(outcome: str) -> str:
+    return "refused" if outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE) else "authentic"
+
+
+def read_record(text: str) -> dict[str, Any]:
+    """Read a stored record: the outcome that the admission found stands before the text and overrides it."""
+    head, _, body = text.partition("\n")
+    outcome, reason, first = head.split("|", 2)
+    row: dict[str, Any] = orjson.loads(body)
+    if outcome == Outcome.REJECTED and row.get("outcome") == Outcome.IGNORED:
+        return row  # other items of the batch were authentic, and ignored comes first
+    if outcome:
+        row["outcome"] = outcome
+    if reason:
+        row["reason"] = reason
+    if first:
+        row["first"] = first
+    return row
+
+
+class Records:
+    """Writes and reads delivery records of every source."""
+
+    def __init__(self, client: Client, limits: Limits) -> None:
+        self._client = client
+        self._limits = limits
+        self._buffer: dict[str, list[tuple[str, int, str, str]]] = {}
+        self._size = 0
+        self._task: asyncio.Task[None] | None = None
+        self._last = 0.0
+        self._known: set[str] = set()
+        self.dropped = 0
+
+    async def record(self, source: str, record: str) -> None:
+        """Buffer a record (JSON with `id`, `received_at` in Unix seconds and `outcome`); written within about a second.
+
+        It is dropped, and counted in `dropped`, while the store is away or when a second brings too many.
+        """
+        if self._size >= BUFFER:
+            self.dropped += 1
+            return
+        row = orjson.loads(record)
+        at = int(float(row["received_at"]) * 1000)
+        self._buffer.setdefault(source, []).append((str(row["id"]), at, _class_of(row["outcome"]), record))
+        self._size += 1
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._flush_later())
+
+    async def _flush_later(self) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._last + FLUSH_S - time.monotonic()))
+        finally:
+            self._task = None
+            self._last = time.monotonic()
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is buffered now; what the store does not take is dropped."""
+        buffer, self._buffer, self._size = self._buffer, {}, 0
+        for source, rows in buffer.items():
+            for start in range(0, len(rows), CHUNK):
+                await self._write(source, rows[start : start + CHUNK])
+
+    async def _write(self, source: str, rows: list[tuple[str, int, str, str]]) -> None:
+        now = max(row[1] for row in rows)
+        limits = (self._limits.records, self._limits.records_age_s)
+        try:
+            await self.know(source)
+            await self._client.run("record", prefix(source), orjson.dumps(rows), now, *limits)
+        except Unavailable:
+            self.dropped += len(rows)
+
+    async def _drain(self) -> None:
+        """Write the last rows, at close."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.flush()
+
+    async def know(self, source: str) -> None:
+        """Remember that this source has records; once a process, so that an admission costs no second round trip."""
+        if source in self._known:
+            return
+
+        async def work(redis: Any) -> None:
+            pipe = redis.pipeline(transaction=False)
+            pipe.sadd(SOURCES_KEY, source)
+            pipe.expire(SOURCES_KEY, SOURCES_S)
+            await pipe.execute()
+
+        await self._client.call(work)
+        self._known.add(source)
+
+    async def sources(self) -> set[str]:
+        """Return the sources that have or had something stored."""
+
+        async def work(redis: Any) -> set[str]:
+            return set(await redis.smembers(SOURCES_KEY))
+
+        return await self._client.call(work) | self._known
+
+    async def deliveries(
+        self, source: str | None = None, outcome: str | None = None, limit: int = 50, before: str | None = None
+    ) -> Page:
+        """Return records, newest first, of one source or all. `before` is a page's `next`; ValueError where it is none.
+
+        Each row has its `dispatches` as a list of ids under `dispatch_ids`.
+        """
+        start = _Place.parse(before) if before else None
+        sources = [source] if source else sorted(await self.sources())
+        streams = [self._newest(one, name, start) for one in sources for name in CLASSES if _may_hold(name, outcome)]
+        found: list[dict[str, Any]] = []
+        last: _Place | None = None
+        async with aclosing(_merge(streams)) as merged:
+            async for place, row in merged:
+                if outcome is not None and row.get("outcome") != outcome:
+                    continue
+                if len(found) == limit:
+                    return Page(tuple(found), str(last))
+                found.append(row)
+                last = place
+        return Page(tuple(found), None)
+
+    async def _newest(self, source: str, name: str, start: _Place | None) -> "_Stream":
+        """Yield one class of a source from `start` on, newest first, a chunk a round trip."""
+        key, offset = f"{prefix(source)}rec:{name}", 0
+        top = f"{start.millis}" if start else "+inf"
+        while True:
+
+            async def places(redis: Any, offset: int = offset) -> list[_Place]:
+                rows = await redis.zrevrangebyscore(f"{key}:at", top, "-inf", start=offset, num=CHUNK, withscores=True)
+                return [_Place(int(score), ident) for ident, score in rows]
+
+            chunk = await self._client.call(places)
+            wanted = [place for place in chunk if start is None or place < start]
+            for place, row in zip(wanted, await self._rows(source, name, [p.id for p in wanted]), strict=True):
+                if row is not None:
+                    yield place, row
+            if len(chunk) < CHUNK:
+                return
+            offset += CHUNK
+
+    async def _rows(self, source: str, name: str, ids: list[str]) -> list[dict[str, Any] | None]:
+        if not ids:
+            return []
+
+        async def work(redis: Any) -> list[list[str | None]]:
+            pipe = redis.pipeline(transaction=False)
+            pipe.hmget(f"{prefix(source)}rec:{name}", ids)
+            pipe.hmget(f"{prefix(source)}rec:dispatches", ids)
+            found: list[list[str | None]] = await pipe.execute()
+            return found
+
+        texts, links = await self._client.call(work)
+        return [_row(text, link) for text, link in zip(texts, links, strict=True)]
+
+    async def delivery(self, ident: str) -> Mapping[str, Any] | None:
+        """Return one delivery's record, None where it is unknown or trimmed."""
+        for source in sorted(await self.sources()):
+            for name in CLASSES:
+                (row,) = await self._rows(source, name, [ident])
+                if row is not None:
+                    return row
+        return None
+
+    async def projected(self, source: str, delivery: str) -> tuple[QueueEntry, ...]:
+        """Return the projected events that a delivery queued, for a replay; empty once its record was trimmed."""
+
+        async def work(redis: Any) -> str | None:
+            found: str | None = await redis.hget(f"{prefix(source)}rec:events", delivery)
+            return found
+
+        text = await self._client.call(work)
+        pairs: Iterable[tuple[str, str, str]] = (line.partition("\t") for line in (text or "").split("\n") if line)
+        return tuple(QueueEntry(lane, event, delivery) for lane, _, event in pairs)
+
+
+def _may_hold(name: str, outcome: str | None) -> bool:
+    """Tell which class can hold an outcome, so that a filtered page does not read the others."""
+    if outcome is None or outcome == Outcome.IGNORED:
+        return True
+    if outcome in (Outcome.FORWARDED, Outcome.DUPLICATE):
+        return name == "admitted"
+    return name == _class_of(outcome)
+
+
+def _row(text: str | None, link: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    return {**read_record(text), "dispatch_ids": link.split(" ") if link else []}
+
+
+async def _merge(streams: list[_Stream]) -> _Stream:
+    """Merge streams that are newest first into one."""
+    heads = {stream: await anext(stream, None) for stream in streams}
+    try:
+        while True:
+            open_heads = {stream: head for stream, head in heads.items() if head is not None}
+            if not open_heads:
+                return
+            newest = max(open_heads, key=lambda stream: open_heads[stream][0])
+            yield open_heads[newest]
+            heads[newest] = await anext(newest, None)
+    finally:
+        for stream in streams:
+            await stream.aclose()

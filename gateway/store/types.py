@@ -1,0 +1,128 @@
+"""What goes into the store and comes out of it: plain values, no key names, no client."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """One event for one lane: `lane` is `<digest>:<trigger>`, `event` the canonical JSON of an envelope event."""
+
+    lane: str
+    event: str
+    delivery: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitItem:
+    """One event of a delivery: its dedupe texts (the delivery id first, a body digest second) and where it goes.
+
+    `jti` is a single-use token id with its end in Unix seconds. An item that matched nothing is not passed.
+    """
+
+    dedupe: tuple[str, ...]
+    ttl_s: int
+    jti: tuple[str, float] | None
+    entries: tuple[QueueEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """A whole delivery: admitted in one step, or not at all. `record` is its delivery record as JSON text."""
+
+    source: str
+    delivery: str
+    items: tuple[AdmitItem, ...]
+    record: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResult:
+    """`status` is queued, duplicate, replayed-body or replayed-token; `first` the id of the delivery that came first."""
+
+    status: str
+    first: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """One result an item, in order."""
+
+    items: tuple[ItemResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A sealed batch under a lease. Members and `dispatch` never change; `events` are merged and in order."""
+
+    source: str
+    lane: str
+    digest: str
+    trigger: str
+    dispatch: str
+    events: tuple[str, ...]
+    deliveries: tuple[str, ...]
+    attempts: int
+    first_attempt: float | None
+    lease: str
+    reason: str | None = None
+    oldest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """What is known of one dispatch, up to 7 days after it was settled; `events` is empty once it was taken.
+
+    `status` is queued, asked, sending, sent, dead or discarded (or what `done` was given); `run` the admitted workflow run.
+    """
+
+    id: str
+    source: str
+    lane: str
+    digest: str
+    trigger: str
+    status: str
+    reason: str | None
+    attempts: int
+    events: tuple[str, ...]
+    deliveries: tuple[str, ...]
+    envelope_digest: str | None
+    sealed_at: float | None
+    first_attempt: float | None
+    first_sent: float | None
+    last_sent: float | None
+    settled_at: float | None
+    run: str | None
+    admitted_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Delivery records, newest first, as they were written with their final outcome; `next` continues after them."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What waits in a source: lanes with work, unsealed events, sealed batches, dead letters, the oldest event's time."""
+
+    lanes: int
+    waiting: int
+    sealed: int
+    dead: int
+    oldest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of what is kept. Nothing undelivered is subject to any of them; a dead letter is, 100,000 to a source."""
+
+    records: int = 10_000
+    records_age_s: int = 14 * 86_400
+    dead: int = 100_000
+    batch_events: int = 20
+    batch_bytes: int = 58_000  # of 60,000: the rest of the envelope (digest, ids, event type) takes under 1,000

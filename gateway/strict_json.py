@@ -1,0 +1,99 @@
+"""Strict JSON: one meaning for every byte string that is accepted, one `Rejection` for every other.
+
+RFC 8259 leaves duplicate names, huge numbers and deep nesting to the implementation
+(https://www.rfc-editor.org/rfc/rfc8259#section-4, #section-6, #section-9); two parsers that differ there let one system
+check what another does not act on. So those are refused, before anything is believed.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any, Final
+
+import orjson
+
+from gateway.errors import Rejection
+
+MAX_DEPTH: Final = 128
+MAX_NUMBER_CHARS: Final = 64
+
+_BOM: Final = b"\xef\xbb\xbf"
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_BRACKETS: Final = b"[]{}"
+_NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS)
+_STEP: Final = tuple(1 if byte in b"[{" else -1 for byte in range(256))
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def loads(data: bytes) -> Any:
+    """Decode `data`; raises Rejection (400) `json-duplicate-key`, `json-number`, `json-depth` or `json-syntax`, only.
+
+    One UTF-8 byte order mark is skipped. A lone surrogate escape is accepted (see `has_surrogate`). Depth is at most 128
+    levels, the document being level 1; a number has at most 64 characters and does not overflow binary64.
+    """
+    data = data.removeprefix(_BOM)
+    _check_depth(data)
+    try:
+        document = orjson.loads(data)
+        # Written back to the same bytes, nothing was lost: no second key, no number of another form or precision.
+        if orjson.dumps(document) == data:
+            return document
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        pass  # not a verdict: lone surrogates and long numbers are judged below
+    return _loads_slowly(data)
+
+
+def has_surrogate(text: str) -> bool:
+    """Tell whether `text` holds a lone surrogate: it has no UTF-8 form, so it is no evidence and never leaves."""
+    return _SURROGATE.search(text) is not None
+
+
+def _check_depth(data: bytes) -> None:
+    """Refuse nesting before any recursive parser sees it."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
+    brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
+    if max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > MAX_DEPTH:
+        raise Rejection("json-depth", 400)
+
+
+def _loads_slowly(data: bytes) -> Any:
+    try:
+        return json.loads(
+            data.decode("utf-8"),  # strictly: json.loads would guess UTF-16 from bytes
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_float,
+            parse_constant=_constant,
+        )
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise Rejection("json-syntax", 400) from error
+
+
+def _object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            raise Rejection("json-duplicate-key", 400)
+        members[key] = value
+    return members
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_NUMBER_CHARS:
+        raise Rejection("json-number", 400)
+    return int(text)
+
+
+def _float(text: str) -> float:
+    value = float(text) if len(text) <= MAX_NUMBER_CHARS else math.inf
+    if math.isinf(value):
+        raise Rejection("json-number", 400)
+    return value
+
+
+def _constant(_text: str) -> float:
+    """Refuse NaN, Infinity and -Infinity, which are no JSON."""
+    raise Rejection("json-number", 400)

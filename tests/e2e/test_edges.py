@@ -1,0 +1,132 @@
+"""The receiver over real sockets: what it refuses before anything is believed, and how it ends."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.demo import Stage
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+async def stage() -> AsyncIterator[Stage]:
+    async with Stage() as running:
+        yield running
+
+
+async def talk(stage: Stage, data: bytes, *, within_s: float = 15) -> bytes:
+    """Send raw bytes, return all that comes back until the peer closes or `within_s` is over."""
+    host, _, port = stage.public.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    await writer.drain()
+    got = b""
+    try:
+        async with asyncio.timeout(within_s):
+            while chunk := await reader.read(65_536):
+                got += chunk
+    except TimeoutError:
+        pass
+    writer.close()
+    return got
+
+
+def request(path: str = "/hooks/github-acme", *headers: str, method: str = "POST", body: bytes = b"") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "host: gateway.test", "connection: close", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+async def test_unknown_source_and_other_methods(stage: Stage) -> None:
+    for method, path, status in (("POST", "/hooks/nobody", 404), ("GET", "/hooks/github-acme", 405), ("PUT", "/hooks/github-acme", 405)):
+        async with stage.session.request(method, stage.public + path) as response:
+            assert response.status == status
+            assert len(response.headers["gateway-delivery"]) == 36
+            assert await response.read() == b""
+
+
+async def test_declared_and_streamed_bodies_over_the_cap(stage: Stage) -> None:
+    declared = await talk(stage, request("/hooks/github-acme", "content-length: 99999999999"))
+    assert declared.startswith(b"HTTP/1.1 413 ")
+    assert b"gateway-delivery: " in declared.lower()
+    assert declared.endswith(b"\r\n\r\n")
+
+
+async def test_content_encoding_and_ambiguous_framing(stage: Stage) -> None:
+    assert (await talk(stage, request("/hooks/github-acme", "content-encoding: gzip", "content-length: 2", body=b"{}"))).startswith(b"HTTP/1.1 415 ")
+    both = request("/hooks/github-acme", "content-length: 7", "transfer-encoding: chunked", body=b"0\r\n\r\nXX")
+    assert (await talk(stage, both)).split(b" ")[1] == b"400"
+
+
+async def test_a_slow_client_is_gone_in_ten_seconds(stage: Stage) -> None:
+    began = time.monotonic()
+    got = await talk(stage, request("/hooks/github-acme", "content-length: 50", body=b"abc"))
+    assert got.startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - began < 10
+
+
+async def test_a_vanished_client_is_no_error(stage: Stage) -> None:
+    await talk(stage, request("/hooks/github-acme", "content-length: 50", body=b"abc"), within_s=0.2)
+    await asyncio.sleep(0.3)
+    log = (stage.folder / "gateway.log").read_text()
+    assert "client-vanished" in log
+    assert "loop-error" not in log
+
+
+async def test_http2_with_prior_knowledge_is_refused(stage: Stage) -> None:
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
+    got = await talk(stage, preface, within_s=1)
+    assert b"200" not in got
+
+
+async def test_every_sample_and_no_secret_in_the_log(stage: Stage) -> None:
+    lines = [line async for line in stage.lines()]
+    assert lines
+    assert [f"{line.source} {line.case} {line.outcome} {line.reason}" for line in lines if not line.good] == []
+    log = (stage.folder / "gateway.log").read_text()
+    planted = [secret.decode() for secret in stage.secrets.values()]
+    planted += ["BEGIN PRIVATE KEY", "ghs_", "Bearer ", "sha256=", "v0=", "v1,"]
+    assert [word for word in planted if word in log] == []
+    for line in log.splitlines():
+        assert "event" in json.loads(line)
+
+
+def store_pid(stage: Stage) -> int:
+    return int(next(Path(stage.folder / "store").rglob("*.pid")).read_text())
+
+
+async def test_a_stopped_store_is_503_within_two_seconds_and_then_works_again(stage: Stage) -> None:
+    sample = next(s for s in stage.samples if s["source"].startswith("github"))
+    url = f"{stage.public}/hooks/{sample['source']}"
+    pid = store_pid(stage)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        headers, body = stage.signed(sample, time.time())
+        began = time.monotonic()
+        async with stage.session.post(url, data=body, headers=headers) as response:
+            assert response.status == 503
+            assert int(response.headers["retry-after"]) > 0
+        assert time.monotonic() - began < 3
+        async with stage.session.get(f"{stage.public}/readyz") as response:
+            assert response.status == 503
+        async with stage.session.get(f"{stage.public}/healthz") as response:
+            assert response.status == 200
+        bad, forged = stage.signed(sample, time.time(), forged=True)
+        async with stage.session.post(url, data=forged, headers=bad) as response:
+            assert response.status == 401
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        async with stage.session.get(f"{stage.public}/readyz") as response:
+            if response.status == 200:
+                break
+        await asyncio.sleep(0.1)
+    async with stage.session.post(url, data=body, headers=headers) as response:
+        assert response.status == 200  # applied whole before, or now: either way the provider may stop trying

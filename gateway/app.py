@@ -26,10 +26,9 @@ from gateway.keys import Keys
 from gateway.match import Considered, Match, match
 from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
-from gateway.schemes.jwt import unverified_kid
 from gateway.settings import Configuration
 from gateway.store import Admit, Admitted, AdmitItem, Dispatch, QueueEntry, Store, uuid7
-from gateway.verify import HandshakeAnswer, handshake, verify
+from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
 
 MAX_CONSIDERED = 20
 
@@ -66,8 +65,7 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     if (early := handshake(raw, source)) is not None:
         return Answer(Outcome.HANDSHAKE, "url-validation", early.status, raw.id, handshake=early)
     index, now = gateway.configuration.index, raw.received_at
-    kid = unverified_kid(raw, source) if isinstance(source.profile.proof, JwtProof) else None
-    verified = verify(raw, source, await gateway.keys.ring(source, kid), now)
+    verified = verify(raw, source, await _ring(raw, source, gateway.keys), now)
     reading = read(verified, source, index.wanted(source.name), now)
     if reading.handshake is not None:
         return Answer(Outcome.HANDSHAKE, "challenge", reading.handshake.status, raw.id, handshake=reading.handshake)
@@ -82,6 +80,14 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
         raise Unavailable("disk-nearly-full", 60)  # a store that cannot append would exit with what it has not written
     admit = project(raw, wanted, considered, now)
     return _admitted(raw, source.profile, await gateway.store.admit(admit), considered, verified.key)
+
+
+async def _ring(raw: RawDelivery, source: Source, keys: Keys) -> KeyRing:
+    """The source's key material. A request without a well-formed token needs no key to be refused."""
+    if not isinstance(source.profile.proof, JwtProof):
+        return await keys.ring(source)
+    kid = unverified_kid(raw, source)
+    return KeyRing() if kid is None else await keys.ring(source, kid)
 
 
 def project(raw: RawDelivery, wanted: list[tuple[Event, tuple[Match, ...]]], considered: tuple[Considered, ...], now: float) -> Admit:

@@ -337,7 +337,7 @@ def _select(consumer: Document, path: tuple[str | int, ...], item: Any, selectio
     triggers, filters = wanted.get("triggers"), wanted.get("filters", {})
     if set(wanted) - {"triggers", "filters"}:
         return [consumer.problem(path, "has unknown members", "write triggers and filters")]
-    if not _is_texts(triggers):
+    if not isinstance(triggers, list) or not _is_texts(triggers):
         return [consumer.problem(path, "is no nonempty list of distinct triggers", "write [trigger, ...]")]
     if not isinstance(filters, dict):
         return [consumer.problem((*path, "filters"), "is no mapping", "write collection: [value, ...]")]
@@ -413,7 +413,7 @@ def _github_part(consumer: Document, selected: dict[str, Any], origin: str) -> _
     selectors, problems = _selectors(consumer, selected)
     triggers: dict[str, Any] = {}
     used: set[str] = set()
-    for family in selected:
+    for family, item in selected.items():
         if family in _SELECTORS:
             continue
         path = ("on", ROUTE, family)
@@ -425,7 +425,7 @@ def _github_part(consumer: Document, selected: dict[str, Any], origin: str) -> _
         elif family == families.SLASH_COMMAND:
             triggers[family] = families.lower_slash_command(selectors, origin)
         else:
-            found, activities = _activities(consumer, family, selected[family])
+            found, activities = _activities(consumer, family, item)
             problems += found
             for activity in activities:
                 triggers[families.trigger_name(family, activity)] = families.lower(family, activity, selectors, origin)
@@ -445,6 +445,7 @@ def _github_part(consumer: Document, selected: dict[str, Any], origin: str) -> _
 
 def _selectors(consumer: Document, selected: Mapping[str, Any]) -> tuple[dict[str, list[str]], list[Problem]]:
     """Read the shared selectors; `projects` may also stand inside `projects-items`."""
+    raw: dict[str, tuple[tuple[str, ...], Any]]
     raw = {name: (("on", ROUTE, name), selected[name]) for name in _SELECTORS if name in selected}
     items = selected.get("projects-items")
     if isinstance(items, dict) and "projects" in items:

@@ -1,3 +1,4 @@
+# ruff: noqa: TRY004, TRY301 (a wrong type in a declaration is a wrong value: one exception, reported with its field)
 """Connector declarations: what native evidence means, read from Markdown and frozen into compiled triggers.
 
 The fields of `connectors.<id>` and of a trigger follow the connector specification of GitHub Agentic Workflows
@@ -36,8 +37,9 @@ RESERVED: Final = frozenset(
         "repos", "orgs", "projects", "github",
     },
 )  # fmt: skip
+MAX_VALUE_CHARACTERS: Final = 1024  # what an envelope's filter value holds
 PRIMITIVES: Final = ("string", "integer", "number", "boolean")
-FIRST_TOKEN: Final = "first-token:"  # normalize reference (GitHub families alone): the `/name` that a comment begins with
+FIRST_TOKEN: Final = "first-token:"  # noqa: S105 (no secret): normalize reference (GitHub families alone): the `/name` that a comment begins with
 
 _CONNECTOR_FIELDS: Final = frozenset(
     {"experimental", "docs", "endpoints", "credentials", "resources", "triggers", "tools", "mcp-servers", "safe-outputs"},
@@ -641,7 +643,8 @@ def lower_trigger(declared: Mapping[str, Any], inputs: Mapping[str, Any]) -> dic
     declared = dict(declared)
     literals = _bound_literals(declared)
     shapes = {"urlShapes": _given(declared["urlShapes"], inputs)} if "urlShapes" in declared else {}
-    lowered = _substitute({key: value for key, value in declared.items() if key != "urlShapes"}, inputs) | shapes
+    rest: dict[str, Any] = _substitute({key: value for key, value in declared.items() if key != "urlShapes"}, inputs)
+    lowered = rest | shapes
     lowered["verificationProfile"] = _profiles(lowered.get("verificationProfile"))
     lowered["resourceOrigins"] = [
         _based_origin(text, declared_text)
@@ -723,6 +726,8 @@ def lower_values(values: Any, kinds: set[str]) -> list[Any]:
 def _lower_values(value: Any, kinds: set[str]) -> list[Any]:
     if not isinstance(value, str) or not value:
         raise ValueError("holds a value that is no text; quote it")
+    if len(value) > MAX_VALUE_CHARACTERS:
+        raise ValueError(f"holds a value of more than {MAX_VALUE_CHARACTERS} characters")
     if "*" in value:
         raise ValueError("holds a *; there are no wildcards")
     lowered: list[Any] = []

@@ -508,8 +508,9 @@ def _envelope(batch: Batch, enrolled: Enrolled) -> tuple[bytes, str]:
     """Return the dispatch's body and its digest; ValueError where what was queued makes no valid envelope."""
     subscription = enrolled.subscription
     events = [EnvelopeEvent.from_json(orjson.loads(event)) for event in batch.events]
-    document = envelope.build(subscription.digest, subscription.event_type, batch.dispatch, events)
-    envelope.validate(document)
+    if any(event.type != batch.trigger for event in events):
+        raise ValueError("an event is not of its lane's trigger")
+    document = envelope.build(subscription.digest, subscription.event_type, batch.dispatch, events)  # validated there
     return envelope.encode(document), envelope.envelope_digest(document["client_payload"])
 
 

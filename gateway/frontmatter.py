@@ -201,9 +201,9 @@ class _Builder:
         if _INT.match(text):
             return int(text)
         if _OCTAL.match(text):
-            return int(text[2:], 8)
+            return int(text, base=8)
         if _HEX.match(text):
-            return int(text[2:], 16)
+            return int(text, base=16)
         if _FLOAT.match(text):
             value = float(text)
             if math.isinf(value):

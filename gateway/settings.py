@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gateway.errors import ConfigError, Problem
 from gateway.profiles import JwtProof, Profile, Source, load_profiles
 from gateway.subscriptions import Enrolled, Index, build_index, load_subscription
+from gateway.verify import secret_problem
 
 NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
 MODES = ("auto", "ask", "deny")
@@ -282,6 +283,12 @@ def load_configuration(path: Path) -> Configuration:
         Problem(str(path), key, str(error), "set it, or correct the reference")
         for key, reference in _references(settings)
         if (error := _unresolved(reference)) is not None
+    ]
+    problems += [
+        Problem(str(path), f"sources.{name}.secrets.{label}", error, f"{reference} must hold the provider's own secret")
+        for name, source in sources.items()
+        for label, reference, _ in settings.sources[name].references()
+        if _unresolved(reference) is None and (error := secret_problem(source.profile.proof, resolve(reference)))
     ]
     enrolled, found = _enrolled(path, settings, sources)
     problems += found

@@ -24,6 +24,7 @@ _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKETS: Final = b"[]{}"
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS)
 _STEP: Final = tuple(1 if byte in b"[{" else -1 for byte in range(256))
+_CONTAINERS: Final = (dict, list)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -34,15 +35,16 @@ def loads(data: bytes) -> Any:
     levels, the document being level 1; a number has at most 64 characters and does not overflow binary64.
     """
     data = data.removeprefix(_BOM)
-    _check_depth(data)
     try:
         document = orjson.loads(data)
         # Written back to the same bytes, nothing was lost: no second key, no number of another form or precision.
-        if orjson.dumps(document) == data:
-            return document
+        lossless = orjson.dumps(document) == data
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        pass  # not a verdict: lone surrogates and long numbers are judged below
-    return _loads_slowly(data)
+        lossless = False  # not a verdict: lone surrogates, long numbers and deep nesting are judged below
+    if not lossless:
+        return _loads_slowly(data)
+    _check_levels(document)
+    return document
 
 
 def has_surrogate(text: str) -> bool:
@@ -50,8 +52,23 @@ def has_surrogate(text: str) -> bool:
     return _SURROGATE.search(text) is not None
 
 
+def _check_levels(document: Any) -> None:
+    """Refuse nesting of a decoded document, level by level: no recursion, and no look at the text of strings."""
+    level = [document] if type(document) in _CONTAINERS else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) in _CONTAINERS
+        ]
+        if not level:
+            return
+    raise Rejection("json-depth", 400)
+
+
 def _check_depth(data: bytes) -> None:
-    """Refuse nesting before any recursive parser sees it."""
+    """Refuse nesting before a recursive parser sees it."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
     brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
@@ -60,6 +77,7 @@ def _check_depth(data: bytes) -> None:
 
 
 def _loads_slowly(data: bytes) -> Any:
+    _check_depth(data)
     try:
         return json.loads(
             data.decode("utf-8"),  # strictly: json.loads would guess UTF-16 from bytes

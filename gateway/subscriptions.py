@@ -68,7 +68,8 @@ def event_type_for(repository: str, workflow: str) -> str:
     """Name a workflow's `repository_dispatch` event: from its repository and path alone, at most 100 characters."""
     stem = workflow.rsplit("/", 1)[-1].removesuffix(".yaml").removesuffix(".yml").removesuffix(".lock")
     slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-") or "workflow"
-    return f"gateway-{slug}-{hashlib.sha256(f'{repository}\n{workflow}'.encode()).hexdigest()[:32]}"
+    identity = hashlib.sha256(f"{repository}\n{workflow}".encode()).hexdigest()
+    return f"gateway-{slug}-{identity[:32]}"
 
 
 def seal(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, assert_never
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -172,9 +172,7 @@ def _prove(raw: RawDelivery, source: Source, keys: KeyRing, now: float) -> Verif
         audiences = source.identity.get(proof.audience, ())
         proved = jwt.verify(raw, proof, keys.jwks, audiences, now)
         return VerifiedDelivery(raw, proved.kid, MappingProxyType(dict(proved.facts)), proved.jti, None)
-    if isinstance(proof, ClientStateProof):
-        return VerifiedDelivery(raw, "", _NO_FACTS, None, _prove_items(raw, proof, keys))
-    assert_never(proof)
+    return VerifiedDelivery(raw, "", _NO_FACTS, None, _prove_items(raw, proof, keys))
 
 
 def _prove_items(raw: RawDelivery, proof: ClientStateProof, keys: KeyRing) -> tuple[ItemProof, ...]:

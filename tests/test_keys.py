@@ -8,7 +8,6 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from gateway import keys as keys_module
 from gateway.demo import KID, public_jwk
 from gateway.errors import Unavailable
 from gateway.keys import Jwks, Keys, SecretValue, fetch_jwks
@@ -56,7 +55,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(keys_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("gateway.keys.time.monotonic", lambda: now[0])
     return now
 
 

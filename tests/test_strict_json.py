@@ -17,6 +17,15 @@ def refusal(data: bytes) -> tuple[str, int]:
     return caught.value.reason, caught.value.status
 
 
+def outcome(data: bytes) -> tuple[str, int] | None:
+    """Return what refused `data`, None where it was accepted; any other exception fails the test."""
+    try:
+        strict_json.loads(data)
+    except Rejection as error:
+        return error.reason, error.status
+    return None
+
+
 @pytest.mark.parametrize(
     ("data", "value"),
     [
@@ -111,11 +120,9 @@ def test_has_surrogate() -> None:
 @example(b"[" * 1000)
 @example(b'{"a":1,"a":NaN}')
 def test_only_rejections_come_out(data: bytes) -> None:
-    try:
-        strict_json.loads(data)
-    except Rejection as error:
-        assert error.status == 400
-        assert error.reason in {"json-duplicate-key", "json-number", "json-depth", "json-syntax"}
+    reasons = {"json-duplicate-key", "json-number", "json-depth", "json-syntax"}
+    verdict = outcome(data)
+    assert verdict is None or (verdict[0] in reasons and verdict[1] == 400)
 
 
 json_values = st.recursive(

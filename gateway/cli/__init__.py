@@ -1,7 +1,5 @@
 """The `gateway` command: one file a command; thin. Exit codes: 0 done, 1 the answer is no, 2 usage or configuration, 3 outside."""
 
-import sys
-
 import click
 
 from gateway.cli.check import check
@@ -41,6 +39,3 @@ def main() -> None:
 
 for command in (serve, check, demo, envelope, profiles, compile_):
     main.add_command(command)
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,7 @@
 """`gateway envelope`: the published schema of what a workflow receives."""
 
 import json
+from typing import BinaryIO
 
 import click
 
@@ -22,7 +23,7 @@ def schema() -> None:
 
 @envelope.command(epilog="Example: gateway envelope check dispatch.json")
 @click.argument("file", type=click.File("rb"))
-def check(file: click.utils.LazyFile) -> None:
+def check(file: BinaryIO) -> None:
     """Validate a `repository_dispatch` body (FILE, or - for standard input); exit 1 where it is not a valid envelope."""
     try:
         validate(loads(file.read()))

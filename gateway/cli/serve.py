@@ -1,5 +1,6 @@
 """`gateway serve`: receive, dispatch, or both."""
 
+import logging
 from pathlib import Path
 
 import click
@@ -17,5 +18,5 @@ def serve(config: Path, role: str, admin_bind: str | None, *, verbose: bool) -> 
     """Serve until SIGTERM or Ctrl-C, then drain and exit 0. A taken port exits 3, a bad configuration 2."""
     from gateway.server import run  # noqa: PLC0415 (the other commands start faster without the server)
 
-    log.configure("DEBUG" if verbose else "INFO")
+    log.configure(logging.DEBUG if verbose else logging.INFO)
     raise SystemExit(run(config, role, admin_bind))

@@ -16,7 +16,7 @@ KEYS = {"source", "profile", "case", "status", "outcome", "reason", "delivery", 
 
 async def test_demo_once_json() -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway.cli", "demo", "--once", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        sys.executable, "-m", "gateway", "demo", "--once", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     out, err = await process.communicate()
     lines = [json.loads(line) for line in out.splitlines()]

@@ -1,0 +1,573 @@
+"""Matching: per trigger a firing body, near misses and hostile variants, as tables of edits to one body."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import canonical, envelope, families
+from gateway.compile import Import, Target, compile_documents, encode
+from gateway.declarations import load_connector
+from gateway.events import Event
+from gateway.frontmatter import load_yaml
+from gateway.match import Considered, Match, match
+from gateway.pointers import parse
+from gateway.profiles import Source, load_profile
+from gateway.subscriptions import Enrolled, Index, build_index, load_subscription
+
+ROOT = Path(__file__).parent.parent
+TARGET = Target("acme/app", ".github/workflows/a.lock.yml", "sha256:" + "0" * 64, 1)
+ORG, TEAM = "11111111-1111-4111-8111-111111111111", "33333333-3333-4333-8333-333333333333"
+GONE = object()
+
+
+def documents(on: str, connector: str | None = None, bindings: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    imports = []
+    if connector:
+        path = ROOT / "subscriptions/connectors" / f"{connector}.md"
+        imports = [Import(load_connector(path.read_text(), path.name), bindings or {})]
+    return list(compile_documents(load_yaml(f"on: {{gateway-dispatch: {on}}}", "c.md"), imports, TARGET))
+
+
+def enrolled(document: dict[str, Any], source: str = "s", url_template: str | None = None) -> Enrolled:
+    return Enrolled(load_subscription(encode(document), "d.json"), source, 1, url_template)
+
+
+def source(profile: str, **identity: tuple[str, ...]) -> Source:
+    return Source("s", load_profile(ROOT / "profiles" / f"{profile}.yaml"), identity)
+
+
+def event(name: str, body: Any, **facts: str) -> Event:
+    return Event(name, body, {"event": name, **facts}, ("id:1",), 60, None)
+
+
+def edit(body: Any, edits: dict[str, Any]) -> Any:
+    body = copy.deepcopy(body)
+    for pointer, value in edits.items():
+        *parents, last = parse(pointer)
+        at = body
+        for token in parents:
+            at = at[int(token)] if isinstance(at, list) else at.setdefault(token, {})
+        if value is GONE:
+            at.pop(last, None)
+        else:
+            at[last] = value
+    return body
+
+
+def run(index: Index, profile: str, one: Event) -> tuple[tuple[Match, ...], tuple[Considered, ...]]:
+    result = match(one, source(profile), index)
+    for found in result[0]:
+        envelope.build("sha256:" + "0" * 64, "e", "01890a5d-ac96-774b-bcce-b302099a8057", [found.event])
+        assert found.event.id == canonical.event_id(found.event.url)
+    return result
+
+
+LINEAR_BODY = {
+    "action": "create",
+    "type": "Issue",
+    "organizationId": ORG,
+    "url": "https://linear.app/acme/issue/APP-7/a-slug",
+    "data": {
+        "id": "i-1",
+        "identifier": "APP-7",
+        "number": 7,
+        "teamId": TEAM,
+        "team": {"id": TEAM, "key": "APP"},
+        "projectId": "p-1",
+        "state": {"type": "started"},
+        "labelIds": ["a"],
+    },
+}
+LINEAR_URL = "https://linear.app/acme/issue/APP-7"
+LINEAR = {"workspace": "acme", "organizations": [ORG], "teams": [TEAM]}
+SLACK_BODY = {
+    "type": "event_callback",
+    "team_id": "T1",
+    "api_app_id": "A1",
+    "event": {
+        "type": "app_mention",
+        "channel": "C1",
+        "ts": "1700000000.000200",
+        "thread_ts": "1700000000.000100",
+        "user": "U1",
+        "team": "T1",
+    },
+    "authorizations": [{"is_bot": True, "user_id": "UBOT", "team_id": "T1"}],
+}
+SLACK_URL = "https://acme.slack.com/archives/C1/p1700000000000200?thread_ts=1700000000.000100&cid=C1"
+SLACK = {
+    "origin": "https://acme.slack.com",
+    "workspaces": ["T1"],
+    "apps": ["A1"],
+    "channels": ["C1"],
+    "threads": ["1700000000.000100"],
+}
+CHANNEL = "19:abc@thread.tacv2"
+RESOURCE = f"teams('t1')/channels('{CHANNEL}')/messages('1700')"
+TEAMS_BODY = {"changeType": "created", "resource": RESOURCE, "resourceData": {"@odata.id": RESOURCE, "id": "1700"}}
+TEAMS_URL = (
+    "https://teams.microsoft.com/l/message/19%3Aabc%40thread.tacv2/1700?tenantId=tenant-1&groupId=t1&parentMessageId=1700"
+)
+TEAMS = {"tenants": ["tenant-1"], "teams": ["t1"], "channels": [CHANNEL]}
+CONFLUENCE_BODY = {
+    "eventType": "avi:confluence:created:page",
+    "content": {"id": "98", "type": "page", "space": {"id": 65536, "key": "DOC"}},
+}
+CONFLUENCE_URL = "https://acme.atlassian.net/wiki/spaces/DOC/pages/98"
+CONFLUENCE = {"site": "acme", "clouds": ["cloud-1"], "spaces": ["65536"]}
+GITLAB_BODY = {
+    "object_kind": "merge_request",
+    "project": {"id": 15, "path_with_namespace": "g/sub/p", "web_url": "https://gitlab.com/g/sub/p"},
+    "object_attributes": {
+        "id": 9,
+        "iid": 3,
+        "action": "open",
+        "target_project_id": 15,
+        "url": "https://gitlab.com/g/sub/p/-/merge_requests/3",
+    },
+}
+GITLAB_URL = "https://gitlab.com/g/sub/p/-/merge_requests/3"
+PIPELINE_BODY = {
+    "object_kind": "pipeline",
+    "project": {"id": 15, "path_with_namespace": "g/p", "web_url": "https://gitlab.com/g/p"},
+    "object_attributes": {"id": 31, "status": "failed", "url": "https://gitlab.com/g/p/-/pipelines/31"},
+}
+
+# trigger -> (selection, connector, bindings, profile, event, facts, body, url, filters, edits that still fire,
+#             edits that do not, with test and pointer)
+Case = tuple[str, dict[str, Any], str, str, dict[str, str], Any, str, dict[str, str], list[Any], list[Any]]
+CLOSING = {"/action": "update", "/data/state/type": "completed", "/data/completedAt": "t", "/updatedFrom/completedAt": None}
+CASES: dict[str, Case] = {
+    "linear-issue-created": (
+        "{linear: [issue-created]}",
+        LINEAR,
+        "linear",
+        "Issue.create",
+        {},
+        LINEAR_BODY,
+        LINEAR_URL,
+        {"organizations": ORG, "teams": TEAM},
+        [{"/url": GONE}, {"/url": None}, {"/data/team": GONE}, {"/data/projectId": None}, {"/url": LINEAR_URL + "/?x=1"}],
+        [
+            ({"/data/teamId": "other"}, "grant", "/data/teamId"),
+            ({"/data/teamId": TEAM + " ", "/data/team": GONE}, "grant", "/data/teamId"),
+            ({"/organizationId": [ORG]}, "grant", "/organizationId"),
+            ({"/data/team/id": "other"}, "when:agree", "/data/teamId, /data/team/id"),
+            ({"/action": "update"}, "match", "/action"),
+            ({"/type": "Comment"}, "match", "/type"),
+            ({"/url": "https://linear.app/acme/issue/APP-8/x"}, "url:path", "/url"),
+            ({"/url": "https://linear.app.evil.example/acme/issue/APP-7"}, "url:origin", "/url"),
+            ({"/url": 7}, "url:type", "/url"),
+            ({"/data/number": 8}, "url:path", None),
+            ({"/data/team/key": "OTHER"}, "url:path", None),
+            ({"/data/identifier": ".."}, "url:unfit", "/data/identifier"),
+            ({"/data/identifier": "\ud800"}, "variants", None),
+            ({"/data/identifier": 7}, "variants", None),
+        ],
+    ),
+    "linear-issue-closed": (
+        "{linear: [issue-closed]}",
+        LINEAR,
+        "linear",
+        "Issue.update",
+        {},
+        edit(LINEAR_BODY, CLOSING),
+        LINEAR_URL,
+        {"organizations": ORG, "teams": TEAM},
+        [
+            {"/data/state/type": "duplicate"},
+            {"/updatedFrom/canceledAt": None},
+            {"/updatedFrom": {"canceledAt": None}, "/data/canceledAt": "t"},
+        ],
+        [
+            ({"/updatedFrom/completedAt": GONE}, "when:null", "/updatedFrom/completedAt"),
+            ({"/updatedFrom/completedAt": "t0"}, "when:null", "/updatedFrom/completedAt"),
+            ({"/data/completedAt": None}, "when:present", "/data/completedAt"),
+            ({"/updatedFrom/canceledAt": "t0"}, "when:null", "/updatedFrom/canceledAt"),
+            ({"/data/state/type": "started"}, "when:in", "/data/state/type"),
+            ({"/updatedFrom": {"stateId": "s"}}, "when:null", "/updatedFrom/completedAt"),
+        ],
+    ),
+    "linear-issue-reopened": (
+        "{linear: [issue-reopened]}",
+        LINEAR,
+        "linear",
+        "Issue.update",
+        {},
+        edit(LINEAR_BODY, {"/action": "update", "/updatedFrom/completedAt": "t0", "/data/completedAt": None}),
+        LINEAR_URL,
+        {"organizations": ORG, "teams": TEAM},
+        [{"/updatedFrom": {"canceledAt": "t0"}}],
+        [
+            ({"/data/state/type": "canceled"}, "when:in", "/data/state/type"),
+            ({"/updatedFrom/completedAt": None}, "when:present", "/updatedFrom/completedAt"),
+            ({"/updatedFrom": {"stateId": "s"}}, "when:present", "/updatedFrom/completedAt"),
+        ],
+    ),
+    "linear-issue-labeled": (
+        "{linear: [issue-labeled]}",
+        LINEAR,
+        "linear",
+        "Issue.update",
+        {},
+        edit(LINEAR_BODY, {"/action": "update", "/updatedFrom/labelIds": []}),
+        LINEAR_URL,
+        {"organizations": ORG, "teams": TEAM},
+        [{"/updatedFrom/labelIds": None}, {"/updatedFrom/labelIds": ["b"], "/data/labelIds": ["b", "a"]}],
+        [
+            ({"/updatedFrom/labelIds": ["a", "b"]}, "when:added", "/updatedFrom/labelIds, /data/labelIds"),
+            ({"/updatedFrom/labelIds": ["b"]}, "when:added", "/updatedFrom/labelIds, /data/labelIds"),
+            ({"/updatedFrom": {}}, "when:added", "/updatedFrom/labelIds"),
+            ({"/data/labelIds": ["a", "a"]}, "when:added", "/data/labelIds"),
+        ],
+    ),
+    "linear-issue-unlabeled": (
+        "{linear: [issue-unlabeled]}",
+        LINEAR,
+        "linear",
+        "Issue.update",
+        {},
+        edit(LINEAR_BODY, {"/action": "update", "/updatedFrom/labelIds": ["a", "b"]}),
+        LINEAR_URL,
+        {"organizations": ORG, "teams": TEAM},
+        [],
+        [({"/updatedFrom/labelIds": []}, "when:removed", "/updatedFrom/labelIds, /data/labelIds")],
+    ),
+    "linear-issue-removed": (
+        "{linear: [issue-removed]}",
+        LINEAR,
+        "linear",
+        "Issue.remove",
+        {},
+        edit(LINEAR_BODY, {"/action": "remove", "/url": GONE, "/data/identifier": GONE}),
+        LINEAR_URL,
+        {"organizations": ORG, "teams": TEAM},
+        [],
+        [({"/data/number": 7.0}, "variants", None), ({"/data/number": "7"}, "variants", None)],
+    ),
+    "linear-issue-updated": (
+        "{linear: {triggers: [issue-updated], filters: {projects: [p-1]}}}",
+        LINEAR,
+        "linear",
+        "Issue.update",
+        {},
+        edit(LINEAR_BODY, {"/action": "update"}),
+        LINEAR_URL,
+        {"organizations": ORG, "teams": TEAM, "projects": "p-1"},
+        [],
+        [
+            ({"/data/projectId": "p-2"}, "filters", "/data/projectId"),
+            ({"/data/projectId": None}, "variants", None),
+            ({"/data/projectId": GONE}, "variants", None),
+        ],
+    ),
+    "slack-threaded-app-mention": (
+        "{slack: [threaded-app-mention]}",
+        SLACK,
+        "slack",
+        "app_mention",
+        {},
+        SLACK_BODY,
+        SLACK_URL,
+        {"workspaces": "T1", "apps": "A1", "channels": "C1", "threads": "1700000000.000100"},
+        [{"/authorizations": GONE}, {"/authorizations": None}, {"/authorizations": []}, {"/event/edited": {}}],
+        [
+            ({"/event/thread_ts": GONE}, "grant", "/event/thread_ts"),
+            ({"/event/ts": "1700000000.000100"}, "when:differ", "/event/thread_ts, /event/ts"),
+            ({"/event/bot_id": "B1"}, "when:not-present", "/event/bot_id"),
+            ({"/event/bot_id": None}, "when:present", "/event/bot_id"),
+            ({"/event/bot_profile": {}}, "when:not-present", "/event/bot_profile"),
+            ({"/event/subtype": "bot_message"}, "when:not-present", "/event/subtype"),
+            ({"/event/user_team": "T2"}, "when:agree", "/team_id, /event/user_team"),
+            ({"/event/source_team": "T2"}, "when:agree", "/team_id, /event/source_team"),
+            ({"/event/user": "UBOT"}, "when:not-present", "/authorizations"),
+            ({"/event/channel": "C2"}, "grant", "/event/channel"),
+            ({"/event/ts": "17x"}, "url:unfit", "/event/ts"),
+            ({"/event/type": "message"}, "match", "/event/type"),
+        ],
+    ),
+    "teams-channel-message-created": (
+        "{teams: [channel-message-created]}",
+        TEAMS,
+        "microsoft-graph",
+        "created",
+        {"tenant": "tenant-1", "subscription": "sub"},
+        TEAMS_BODY,
+        TEAMS_URL,
+        {"tenants": "tenant-1", "teams": "t1", "channels": CHANNEL},
+        [{"/resourceData": GONE}, {"/resourceData": None}, {"/resourceData/@odata.id": GONE}],
+        [
+            ({"/resource": RESOURCE + "/replies('1')"}, "when:agree", None),
+            ({"/resource": f"teams('t2')/channels('{CHANNEL}')/messages('1700')"}, "when:agree", "team, sent-team"),
+            ({"/resourceData/@odata.id": RESOURCE + "/replies('1')"}, "when:not-present", "/resourceData"),
+            ({"/resource": GONE, "/resourceData": GONE}, "when:agree", "team"),
+            ({"/changeType": "updated"}, "match", "/changeType"),
+            ({"/resource": RESOURCE.replace("t1", "t2"), "/resourceData": GONE}, "resources", "/resource"),
+        ],
+    ),
+    "confluence-page-created": (
+        "{confluence: [page-created]}",
+        CONFLUENCE,
+        "forge",
+        "avi:confluence:created:page",
+        {"cloud": "cloud-1"},
+        CONFLUENCE_BODY,
+        CONFLUENCE_URL,
+        {"clouds": "cloud-1", "spaces": "65536"},
+        [
+            {"/content/space/id": "65536"},
+            {"/selfGenerated": False},
+            {"/payload": {"retryContext": {}}},
+            {"/payload": CONFLUENCE_BODY, "/eventType": GONE, "/content": GONE},
+        ],
+        [
+            ({"/content/space/id": 1}, "grant", "@cloud"),
+            ({"/content/space/id": 65536.0}, "grant", None),
+            ({"/selfGenerated": True}, "variants", None),
+            ({"/content/type": "blogpost"}, "variants", None),
+            ({"/payload": CONFLUENCE_BODY}, "variants", None),
+            ({"/content/id": "a/b"}, None, None),
+        ],
+    ),
+    "gitlab-merge-request-opened": (
+        "{gitlab: [merge-request-opened]}",
+        {"projects": ["15"]},
+        "gitlab-token",
+        "merge_request.open",
+        {},
+        GITLAB_BODY,
+        GITLAB_URL,
+        {"projects": "15"},
+        [
+            {"/object_attributes/url": "https://gitlab.com/g/sub/p/merge_requests/3"},
+            {"/object_attributes/url": GONE, "/project/web_url": GONE},
+        ],
+        [
+            ({"/project/id": "15"}, "grant", "/project/id"),
+            ({"/project/id": 15.0}, "grant", "/project/id"),
+            ({"/project/id": True}, "grant", "/project/id"),
+            ({"/object_attributes/target_project_id": 16}, "when:agree", None),
+            ({"/object_attributes/action": "merge"}, "match", "/object_attributes/action"),
+            ({"/project/path_with_namespace": "g/../p"}, "url:unfit", "/project/path_with_namespace"),
+            ({"/project/web_url": "https://gitlab.com/g/other"}, "url:path", "/project/web_url"),
+            ({"/object_attributes/iid": "3"}, "types", "/object_attributes/iid"),
+        ],
+    ),
+    "gitlab-pipeline-updated": (
+        "{gitlab: {triggers: [pipeline-updated], filters: {statuses: [failed]}}}",
+        {"projects": ["15"]},
+        "gitlab-signing",
+        "pipeline",
+        {},
+        PIPELINE_BODY,
+        "https://gitlab.com/g/p/-/pipelines/31",
+        {"projects": "15", "statuses": "failed"},
+        [],
+        [
+            ({"/object_attributes/status": "success"}, "filters", "/object_attributes/status"),
+            ({"/object_attributes/status": GONE}, "types", "/object_attributes/status"),
+        ],
+    ),
+}
+
+
+def index_of(name: str) -> tuple[Index, Case]:
+    case = CASES[name]
+    [document] = documents(case[0], name.split("-", maxsplit=1)[0], case[1])
+    index = build_index([enrolled(document)], {"s": source(case[2])})
+    assert not index.inactive
+    return index, case
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fires(name: str) -> None:
+    index, (_, _, profile, native, facts, body, url, filters, also, _) = index_of(name)
+    assert index.wanted("s") == {native}
+    for edits in [{}, *also]:
+        matches, considered = run(index, profile, event(native, edit(body, edits), **facts))
+        assert [(m.event.url, m.event.type, m.event.filters) for m in matches] == [
+            (url, name.split("-", 1)[1], filters)
+        ], (edits, considered)
+        assert [c.matched for c in considered] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "edits", "test", "pointer"),
+    [(name, *row) for name, case in CASES.items() for row in case[9]],
+)
+def test_does_not_fire(name: str, edits: dict[str, Any], test: str | None, pointer: str | None) -> None:
+    index, (_, _, profile, native, facts, body, *_) = index_of(name)
+    matches, [considered] = run(index, profile, event(native, edit(body, edits), **facts))
+    assert matches == ()
+    assert not considered.matched
+    if test is not None:
+        assert considered.test == test
+    if pointer is not None:
+        assert considered.pointer == pointer
+    for value in ("acme", "other", "evil", "UBOT", "p-2"):
+        assert value not in f"{considered.test} {considered.pointer}"
+
+
+# ---- GitHub families --------------------------------------------------------------------------------------------------
+
+REPOSITORY = {"full_name": "acme/app", "owner": {"login": "acme"}}
+WEB = "https://github.com/acme/app"
+FAMILY: dict[str, tuple[dict[str, Any], str]] = {
+    "issue": ({"issue": {"number": 7, "html_url": f"{WEB}/issues/7"}}, f"{WEB}/issues/7"),
+    "pull-request": ({"pull_request": {"number": 7, "html_url": f"{WEB}/pull/7"}}, f"{WEB}/pull/7"),
+    "discussion": ({"discussion": {"number": 7, "html_url": f"{WEB}/discussions/7"}}, f"{WEB}/discussions/7"),
+    "issue-comment": (
+        {"issue": {"number": 7}, "comment": {"id": 9, "html_url": f"{WEB}/issues/7#issuecomment-9"}},
+        f"{WEB}/issues/7#issuecomment-9",
+    ),
+    "pull-request-comment": (
+        {"issue": {"number": 7, "pull_request": {}}, "comment": {"id": 9, "html_url": f"{WEB}/pull/7#issuecomment-9"}},
+        f"{WEB}/pull/7#issuecomment-9",
+    ),
+    "discussion-comment": (
+        {"discussion": {"number": 7}, "comment": {"id": 9, "html_url": f"{WEB}/discussions/7#discussioncomment-9"}},
+        f"{WEB}/discussions/7#discussioncomment-9",
+    ),
+    "commit-comment": (
+        {"comment": {"id": 9, "commit_id": "a" * 40, "html_url": f"{WEB}/commit/{'a' * 40}#commitcomment-9"}},
+        f"{WEB}/commit/{'a' * 40}#commitcomment-9",
+    ),
+    "pull-request-review": (
+        {"pull_request": {"number": 7}, "review": {"id": 9, "html_url": f"{WEB}/pull/7#pullrequestreview-9"}},
+        f"{WEB}/pull/7#pullrequestreview-9",
+    ),
+    "pull-request-review-comment": (
+        {"pull_request": {"number": 7}, "comment": {"id": 9, "html_url": f"{WEB}/pull/7#discussion_r9"}},
+        f"{WEB}/pull/7#discussion_r9",
+    ),
+    "pull-request-review-thread": (
+        {"pull_request": {"number": 7}, "thread": {"comments": [{"id": 9, "html_url": f"{WEB}/pull/7#discussion_r9"}]}},
+        f"{WEB}/pull/7#discussion_r9",
+    ),
+    "dependabot-alert": ({"alert": {"number": 7}}, f"{WEB}/security/dependabot/7"),
+    "code-scanning-alert": ({"alert": {"number": 7}}, f"{WEB}/security/code-scanning/7"),
+    "secret-scanning-alert": ({"alert": {"number": 7}}, f"{WEB}/security/secret-scanning/7"),
+}
+EVERY_ACTIVITY = [(f, a) for f, row in families.FAMILIES.items() for a in row.activities if f in FAMILY]
+
+
+def github_index(on: str, url_template: str | None = None) -> Index:
+    [document] = documents(on)
+    return build_index([enrolled(document, url_template=url_template)], {"s": source("github")})
+
+
+@pytest.mark.parametrize(("family", "activity"), EVERY_ACTIVITY)
+def test_a_family_fires(family: str, activity: str) -> None:
+    index = github_index(f"{{{family}: {{types: [{activity}]}}, repos: [acme/app], orgs: [acme]}}")
+    members, url = FAMILY[family]
+    body = {"action": activity, "repository": REPOSITORY, **members}
+    native = f"{families.FAMILIES[family].event}.{activity}"
+    [found], _ = run(index, "github", event(native, body))
+    assert found.event.url == url
+    assert found.event.type == families.trigger_name(family, activity)
+    assert found.event.filters == {"repositories": "acme/app", "organizations": "acme"}
+    for edits in (
+        {"/repository/full_name": "acme/other"},
+        {"/repository/full_name": "Acme/app"},
+        {"/repository/owner/login": "other"},
+        {"/action": "never"},
+    ):
+        assert run(index, "github", event(native, edit(body, edits)))[0] == ()
+
+
+def test_an_issue_event_about_a_pull_request_is_not_of_the_issue_family() -> None:
+    index = github_index("{issue: {types: [labeled]}, repos: [acme/app]}")
+    body = {"action": "labeled", "repository": REPOSITORY, "issue": {"number": 7, "pull_request": {}}}
+    matches, [considered] = run(index, "github", event("issues.labeled", body))
+    assert matches == ()
+    assert (considered.test, considered.pointer) == ("when:not-present", "/issue/pull_request")
+
+
+def test_a_project_item_needs_the_enrollments_template() -> None:
+    on = "{projects-items: {types: [edited]}, projects: [PVT_abc], orgs: [acme]}"
+    assert github_index(on).inactive[0][1] == "projects-items-edited needs a url_template in its enrollment"
+    index = github_index(on, "https://github.com/orgs/acme/projects/7?pane=issue&itemId={item}")
+    body = {
+        "action": "edited",
+        "organization": {"login": "acme"},
+        "projects_v2_item": {"id": 5, "project_node_id": "PVT_abc"},
+    }
+    [found], _ = run(index, "github", event("projects_v2_item.edited", body))
+    assert found.event.url == "https://github.com/orgs/acme/projects/7?pane=issue&itemId=5"
+    assert found.event.filters == {"organizations": "acme", "projects": "PVT_abc"}
+    outside = github_index(on, "https://evil.example/projects/7?itemId={item}")
+    assert "resourceOrigins" in outside.inactive[0][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "author", "name"),
+    [
+        ("/triage", "User", "triage"),
+        ("  \n/triage now", "User", "triage"),
+        ("/plan\tx", "User", "plan"),
+        ("/triages", "User", None),
+        ("/Triage", "User", None),
+        ("please /triage", "User", None),
+        ("/triage", "Bot", None),
+        ("\u00a0/triage", "User", None),
+        ("/triage\u00a0x", "User", None),
+        ("/", "User", None),
+        ("", "User", None),
+        (None, "User", None),
+    ],
+)
+@pytest.mark.parametrize("family", ["issue-comment", "pull-request-comment", "discussion-comment"])
+def test_slash_command(family: str, text: str | None, author: str, name: str | None) -> None:
+    index = github_index("{slash-command: {names: [triage, plan]}, repos: [acme/app]}")
+    members, url = FAMILY[family]
+    body = edit(
+        {"action": "created", "repository": REPOSITORY, **members},
+        {"/comment/body": text, "/comment/user": {"type": author}},
+    )
+    matches, considered = run(index, "github", event(f"{families.FAMILIES[family].event}.created", body))
+    if name is None:
+        assert matches == ()
+        assert "triage" not in str([(c.test, c.pointer) for c in considered])
+    else:
+        assert [(m.event.url, m.event.filters) for m in matches] == [
+            (url, {"repositories": "acme/app", "commands": name})
+        ]
+
+
+# ---- the index --------------------------------------------------------------------------------------------------------
+
+
+def test_the_index_looks_at_those_that_grant_the_events_values_alone() -> None:
+    many = []
+    for number in range(200):
+        [document] = documents("{linear: [issue-created]}", "linear", LINEAR | {"teams": [f"team-{number}"]})
+        many.append(enrolled(document))
+    index = build_index(many, {"s": source("linear")})
+    found = list(index.candidates("s", event("Issue.create", edit(LINEAR_BODY, {"/data/teamId": "team-7"}))))
+    assert [trigger.name for _, trigger in found] == ["issue-created"]
+    matches, considered = run(index, "linear", event("Issue.create", LINEAR_BODY))
+    assert matches == ()
+    assert len(considered) == 20
+    assert {(c.test, c.pointer) for c in considered} == {("grant", "/data/teamId")}
+    assert index.wanted("other") == frozenset()
+    assert list(index.candidates("other", event("Issue.create", LINEAR_BODY))) == []
+
+
+def test_one_digest_has_one_source_and_a_fitting_profile() -> None:
+    [document] = documents("{linear: [issue-created]}", "linear", LINEAR)
+    one, two = enrolled(document), enrolled(document, "other")
+    sources = {"s": source("linear"), "other": source("linear")}
+    index = build_index([one, two], sources)
+    assert [reason for _, reason in index.inactive] == ["is enrolled already from the source s"]
+    assert index.by_digest(document["digest"]) is one
+    assert "wants the profile linear" in build_index([one], {"s": source("jira")}).inactive[0][1]
+    assert build_index([one], {}).inactive[0][1] == "no source is named s"
+
+
+def test_a_value_never_stands_in_what_is_considered() -> None:
+    index, (_, _, profile, native, facts, body, *_) = index_of("slack-threaded-app-mention")
+    _, considered = run(index, profile, event(native, edit(body, {"/event/channel": "C-secret"}), **facts))
+    assert "C-secret" not in json.dumps([(c.test, c.pointer) for c in considered])

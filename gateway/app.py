@@ -27,7 +27,7 @@ from gateway.match import Considered, Match, match
 from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
 from gateway.settings import Configuration
-from gateway.store import Admit, Admitted, AdmitItem, Dispatch, QueueEntry, Store, uuid7
+from gateway.store import Admit, AdmitItem, Admitted, Dispatch, QueueEntry, Store, uuid7
 from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
 
 MAX_CONSIDERED = 20
@@ -90,7 +90,9 @@ async def _ring(raw: RawDelivery, source: Source, keys: Keys) -> KeyRing:
     return KeyRing() if kid is None else await keys.ring(source, kid)
 
 
-def project(raw: RawDelivery, wanted: list[tuple[Event, tuple[Match, ...]]], considered: tuple[Considered, ...], now: float) -> Admit:
+def project(
+    raw: RawDelivery, wanted: list[tuple[Event, tuple[Match, ...]]], considered: tuple[Considered, ...], now: float
+) -> Admit:
     """The one atomic step's argument: dedupe keys and projected events. Nothing else of the delivery goes on."""
     items = tuple(
         AdmitItem(
@@ -158,7 +160,9 @@ def _admitted(
     if duplicate is None:  # the token was used for another delivery: this one proves nothing
         status = profile.statuses.get("401", 401)
         return Answer(Outcome.REJECTED, "replayed-token", status, raw.id, considered, key=key, recorded=True)
-    return Answer(Outcome.DUPLICATE, duplicate.status, done, duplicate.first or raw.id, considered, key=key, recorded=True)
+    return Answer(
+        Outcome.DUPLICATE, duplicate.status, done, duplicate.first or raw.id, considered, key=key, recorded=True
+    )
 
 
 def success(profile: Profile) -> int:

@@ -196,7 +196,9 @@ class Stage:
 
     async def _start_receiver(self) -> None:
         with (self.folder / "gateway.log").open("wb") as log:
-            process = await self._spawn("-m", "gateway", "serve", "--config", str(self.folder / "gateway.toml"), stderr=log)
+            process = await self._spawn(
+                "-m", "gateway", "serve", "--config", str(self.folder / "gateway.toml"), stderr=log
+            )
         end = time.monotonic() + READY_S
         while time.monotonic() < end and process.returncode is None:
             with contextlib.suppress(aiohttp.ClientError):

@@ -35,7 +35,7 @@ REREAD_S = 60.0
 POLL_MIN_S = 0.2
 POLL_MAX_S = 1.0
 AWAY_MAX_S = 5.0
-SHARED_S = 0.5  # how old what other processes decided may be
+FRESH_S = 0.5  # how old what other processes decided may be
 COALESCE_S = 0.005  # a burst of admissions wakes the loop once
 SHARE = 16  # batches taken from one source before the next has its turn
 
@@ -159,7 +159,7 @@ class Dispatcher:
         self._stopped = asyncio.Event()
         self._ready: dict[str, None] = {}  # sources with something to look for before the next sweep, in order
         self._sweep_at = 0.0
-        self._shared_at = 0.0
+        self._fresh_at = 0.0
         self._idle_s = POLL_MIN_S
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -233,10 +233,10 @@ class Dispatcher:
     async def _next_sources(self) -> list[str]:
         """Return the sources to look at: all of them when a sweep is due, beginning with another one each time."""
         now = asyncio.get_running_loop().time()
-        if now >= self._shared_at:
+        if now >= self._fresh_at:
             self._parked = await self._store.parked(self._clock())
             self._suspended = await self._store.suspended()
-            self._shared_at = now + SHARED_S
+            self._fresh_at = now + FRESH_S
         if now < self._sweep_at:
             sources = list(self._ready)
             self._ready.clear()

@@ -83,7 +83,9 @@ class Jwks:
         """Return the keys of `url`, refreshed where `kid` is unknown. Raises Unavailable `jwks-unavailable`."""
         now = time.monotonic()
         known = self._sets.get(url)
-        if known is None or (now - known.tried_at > COOLDOWN_S and (now - known.good_at > REFRESH_S or kid not in known.keys)):
+        if known is None or (
+            now - known.tried_at > COOLDOWN_S and (now - known.good_at > REFRESH_S or kid not in known.keys)
+        ):
             async with self._locks.setdefault(url, asyncio.Lock()):
                 again = self._sets.get(url)
                 if again is known:  # nobody refreshed it while we waited
@@ -127,7 +129,9 @@ async def fetch_jwks(session: aiohttp.ClientSession, url: str) -> dict[str, RSAP
         keys = {
             entry["kid"]: key
             for entry in listed
-            if isinstance(entry, dict) and isinstance(entry.get("kid"), str) and isinstance(key := _rsa(entry), RSAPublicKey)
+            if isinstance(entry, dict)
+            and isinstance(entry.get("kid"), str)
+            and isinstance(key := _rsa(entry), RSAPublicKey)
         }
     except Exception as error:  # whatever a foreign document makes a parser raise, it is no key set
         raise Unavailable("jwks-malformed") from error

@@ -91,7 +91,9 @@ async def _serve(configuration: Configuration, role: str, sockets: dict[str, soc
         _settle_memory()
         log.event("serving", role=role, sources=len(configuration.sources), enrolled=len(configuration.enrolled))
         waiting = asyncio.create_task(stop.wait())
-        ended, _ = await asyncio.wait({waiting, *tasks, *([sending] if sending else [])}, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait(
+            {waiting, *tasks, *([sending] if sending else [])}, return_when=asyncio.FIRST_COMPLETED
+        )
         failed = waiting not in ended  # a part ended by itself: end all, so that a supervisor starts us anew
         stop.set()
         log.event("draining", logging.ERROR if failed else logging.INFO)
@@ -125,7 +127,7 @@ def _dispatcher(gateway: Gateway, session: aiohttp.ClientSession) -> Dispatcher:
     return Dispatcher(
         store=gateway.store,
         github=app,
-        enrolled=lambda digest: gateway.configuration.index.by_digest(digest),
+        enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
         sources=lambda: tuple(gateway.configuration.sources),
     )
 

@@ -64,7 +64,7 @@ def check_reference(reference: str) -> str:
 class Server(Model):
     """`[server]`."""
 
-    bind: str = "0.0.0.0:8080"  # noqa: S104 (providers reach it from outside; the admin bind is the loopback one)
+    bind: str = "0.0.0.0:8080"
     admin_bind: str = "127.0.0.1:8081"
     operator_tokens: tuple[str, ...] = ()
     public_url: str | None = None
@@ -96,7 +96,9 @@ class StoreSettings(Model):
     def _one(self) -> "StoreSettings":
         if (self.url is None) == (self.embedded is None):
             raise ValueError("needs exactly one of url and embedded")
-        if self.url is not None and not re.match(r"(redis|rediss|redis\+sentinel|redis\+cluster)://|unix:///", self.url):
+        if self.url is not None and not re.match(
+            r"(redis|rediss|redis\+sentinel|redis\+cluster)://|unix:///", self.url
+        ):
             raise ValueError("url must be redis://, rediss://, unix:///, redis+sentinel:// or redis+cluster://")
         return self
 
@@ -314,7 +316,9 @@ def _parse(path: Path) -> Settings:
     except ValidationError as error:
         raise ConfigError(
             [
-                Problem(str(path), ".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, "), _fix(e["type"]))
+                Problem(
+                    str(path), ".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, "), _fix(e["type"])
+                )
                 for e in error.errors(include_input=False, include_url=False, include_context=False)
             ],
         ) from None
@@ -340,7 +344,9 @@ def _source_problems(path: Path, key: str, source: SourceSettings, profile: Prof
         problems.append(Problem(str(path), f"{key}.secrets", "a table is for Graph sources alone", "give a list"))
     for name in sorted(source.identity.keys() - profile.identity.keys()):
         known = ", ".join(profile.identity) or "none"
-        problems.append(Problem(str(path), f"{key}.identity.{name}", "is not an identity of the profile", f"one of: {known}"))
+        problems.append(
+            Problem(str(path), f"{key}.identity.{name}", "is not an identity of the profile", f"one of: {known}")
+        )
     for name in profile.identity:
         if name not in profile.identity_optional and not source.identity.get(name):
             fix = f'add identity = {{ {name} = ["..."] }}: deliveries of another {name} are refused by it'
@@ -403,7 +409,9 @@ def _enrolled(
         subscription_or_none = documents.get(entry.subscription)
         if entry.source not in sources:
             if entry.source not in settings.sources:
-                problems.append(Problem(str(file), f"{key}.source", f"{entry.source} is no source", "name one of [sources]"))
+                problems.append(
+                    Problem(str(file), f"{key}.source", f"{entry.source} is no source", "name one of [sources]")
+                )
         elif subscription_or_none is None:
             fix = f"put the compiled document into {folder}, or remove the entry"
             problems.append(Problem(str(file), f"{key}.subscription", f"{entry.subscription} has no document", fix))

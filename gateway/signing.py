@@ -63,21 +63,25 @@ def sign(
     claims: Mapping[str, Any] | None = None,
     kid: str = "",
 ) -> dict[str, str]:
-    """Return the headers with the provider's proof added. Header names are lower case; raises ValueError where a key is missing."""
+    """Return the headers with the provider's proof added. Header names are lower case; raises TypeError where the private key is missing."""
     proof, signed = profile.proof, dict(headers)
     if isinstance(proof, MacProof):
-        text = _encode(hmac.digest(_key(proof, secret), _layout(proof.layout, signed, body), hashlib.sha256), proof.encoding)
+        text = _encode(
+            hmac.digest(_key(proof, secret), _layout(proof.layout, signed, body), hashlib.sha256), proof.encoding
+        )
         signed[proof.header] = proof.prefix + text
     elif isinstance(proof, Ed25519Proof):
         if not isinstance(private_key, Ed25519PrivateKey):
-            raise ValueError(f"profile {profile.name} signs with a private key that only the provider has")
-        signed[proof.header] = proof.prefix + _encode(private_key.sign(_layout(proof.layout, signed, body)), proof.encoding)
+            raise TypeError(f"profile {profile.name} signs with a private key that only the provider has")
+        signed[proof.header] = proof.prefix + _encode(
+            private_key.sign(_layout(proof.layout, signed, body)), proof.encoding
+        )
     elif isinstance(proof, SharedSecretProof):
         plain = secret if proof.form == "plain" else b"Basic " + base64.b64encode(secret)
         signed[proof.header] = plain.decode()
     elif isinstance(proof, JwtProof):
         if not isinstance(private_key, RSAPrivateKey):
-            raise ValueError(f"profile {profile.name} takes tokens that only the provider can sign")
+            raise TypeError(f"profile {profile.name} takes tokens that only the provider can sign")
         token = jwt.encode(dict(claims or {}), private_key, algorithm="RS256", headers={"kid": kid})
         signed[proof.header] = f"Bearer {token}"
     return signed

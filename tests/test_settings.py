@@ -102,7 +102,14 @@ def test_references_and_urls() -> None:
     assert check_https("https://api.example.com/") == "https://api.example.com"
     assert check_https("http://127.0.0.1:99") == "http://127.0.0.1:99"
     assert check_https("http://[::1]:99") == "http://[::1]:99"
-    for bad in ("http://example.com", "http://127.0.0.1.example.com", "ftp://x", "https://u@h", "https://h?q", "https://"):
+    for bad in (
+        "http://example.com",
+        "http://127.0.0.1.example.com",
+        "ftp://x",
+        "https://u@h",
+        "https://h?q",
+        "https://",
+    ):
         with pytest.raises(ValueError, match="https"):
             check_https(bad)
 

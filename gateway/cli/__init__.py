@@ -20,7 +20,9 @@ class Gateway(click.Group):
             return super().invoke(ctx)
         except ConfigError as error:
             for problem in error.problems:
-                click.echo(f"{problem.file}: {problem.key or '(file)'}: {problem.problem}\n    fix: {problem.fix}", err=True)
+                click.echo(
+                    f"{problem.file}: {problem.key or '(file)'}: {problem.problem}\n    fix: {problem.fix}", err=True
+                )
             click.echo(f"{len(error.problems)} problem(s)", err=True)
             ctx.exit(2)
         except Unavailable as error:

@@ -24,7 +24,9 @@ async def _demo(*, once: bool, as_json: bool) -> int:
     console, wrong = Console(), 0
     async with Stage() as stage:
         if not as_json:
-            console.print(f"[bold]receiver[/] {stage.public}  [bold]admin[/] {stage.admin}  [bold]GitHub double[/] {stage.github}")
+            console.print(
+                f"[bold]receiver[/] {stage.public}  [bold]admin[/] {stage.admin}  [bold]GitHub double[/] {stage.github}"
+            )
         async for line in stage.lines():
             wrong += not line.good
             if as_json:
@@ -32,7 +34,11 @@ async def _demo(*, once: bool, as_json: bool) -> int:
             else:
                 _show(console, line)
         if not as_json:
-            verdict = "[red]%d ended otherwise than they should[/]" % wrong if wrong else "[green]every delivery ended as it should[/]"
+            verdict = (
+                f"[red]{wrong} ended otherwise than they should[/]"
+                if wrong
+                else "[green]every delivery ended as it should[/]"
+            )
             console.print(f"\n{verdict}")
         if not once:
             console.print(f"serving until Ctrl-C; records: {stage.admin}/api/v1/deliveries")

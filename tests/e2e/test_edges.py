@@ -44,7 +44,11 @@ def request(path: str = "/hooks/github-acme", *headers: str, method: str = "POST
 
 
 async def test_unknown_source_and_other_methods(stage: Stage) -> None:
-    for method, path, status in (("POST", "/hooks/nobody", 404), ("GET", "/hooks/github-acme", 405), ("PUT", "/hooks/github-acme", 405)):
+    for method, path, status in (
+        ("POST", "/hooks/nobody", 404),
+        ("GET", "/hooks/github-acme", 405),
+        ("PUT", "/hooks/github-acme", 405),
+    ):
         async with stage.session.request(method, stage.public + path) as response:
             assert response.status == status
             assert len(response.headers["gateway-delivery"]) == 36
@@ -59,7 +63,9 @@ async def test_declared_and_streamed_bodies_over_the_cap(stage: Stage) -> None:
 
 
 async def test_content_encoding_and_ambiguous_framing(stage: Stage) -> None:
-    assert (await talk(stage, request("/hooks/github-acme", "content-encoding: gzip", "content-length: 2", body=b"{}"))).startswith(b"HTTP/1.1 415 ")
+    assert (
+        await talk(stage, request("/hooks/github-acme", "content-encoding: gzip", "content-length: 2", body=b"{}"))
+    ).startswith(b"HTTP/1.1 415 ")
     both = request("/hooks/github-acme", "content-length: 7", "transfer-encoding: chunked", body=b"0\r\n\r\nXX")
     assert (await talk(stage, both)).split(b" ")[1] == b"400"
 

@@ -103,7 +103,7 @@ class Stage:
             self.jwks = await self._serve_jwks()
             await self._start_github()
             self._configure()
-            await self._start_receiver()
+            await self.start_receiver()
         except BaseException:
             await self._stack.aclose()
             raise
@@ -144,7 +144,7 @@ class Stage:
         repositories = sorted({self._subscription(s)["repository"] for s in self.samples})
         installed = [part for name in repositories for part in ("--installation", f"{INSTALLATION}={name}")]
         command = ["-m", "gateway.doubles.github", "--port", "0", "--app-id", str(APP_ID)]
-        process = await self._spawn(*command, "--public-key", str(self.folder / "app.pub"), *installed)
+        process = await self.spawn(*command, "--public-key", str(self.folder / "app.pub"), *installed)
         assert process.stdout is not None
         async with asyncio.timeout(READY_S):
             announced = json.loads(await process.stdout.readline())
@@ -194,11 +194,13 @@ class Stage:
             (enrolled / sample["subscription"]).with_suffix(".toml").write_text("\n".join(entry) + "\n")
         (self.folder / "gateway.toml").write_text("\n".join(lines) + "\n")
 
-    async def _start_receiver(self) -> None:
-        with (self.folder / "gateway.log").open("wb") as log:
-            process = await self._spawn(
+    async def start_receiver(self) -> None:
+        """Start the receiver and wait until it is ready. Raises RuntimeError with its log where it is not."""
+        with (self.folder / "gateway.log").open("ab") as log:
+            process = await self.spawn(
                 "-m", "gateway", "serve", "--config", str(self.folder / "gateway.toml"), stderr=log
             )
+        self.receiver = process
         end = time.monotonic() + READY_S
         while time.monotonic() < end and process.returncode is None:
             with contextlib.suppress(aiohttp.ClientError):
@@ -208,7 +210,8 @@ class Stage:
             await asyncio.sleep(0.05)
         raise RuntimeError(f"the receiver did not start:\n{(self.folder / 'gateway.log').read_text()}")
 
-    async def _spawn(self, *arguments: str, stderr: Any = None) -> asyncio.subprocess.Process:
+    async def spawn(self, *arguments: str, stderr: Any = None) -> asyncio.subprocess.Process:
+        """Run this Python with `arguments` in a process of its own, ended when the stage is."""
         # a session of its own: Ctrl-C ends this process, which then ends them in order
         process = await asyncio.create_subprocess_exec(
             sys.executable,

@@ -1,0 +1,326 @@
+"""A delivery's path through the application, on a real store: outcomes, statuses, records."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.app import Gateway, admin_app, delivery_query, public_app
+from gateway.demo import KID, load_samples, make_secret
+from gateway.errors import Unavailable
+from gateway.profiles import JwtProof
+from gateway.settings import Configuration, data_folder, load_configuration
+from gateway.signing import fill, prepare, sign
+from gateway.store import Store
+from gateway.verify import KeyRing, Secret
+from tests.valkey import PrivateValkey
+
+FORGE_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+SAMPLES = {sample["source"]: sample for sample in load_samples()}
+
+
+class FixedKeys:
+    """Key rings by source, as `Keys` hands them out."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.secrets = {name: make_secret(source.profile) for name, source in configuration.sources.items()}
+        self.away = False
+
+    async def ring(self, source: Any, kid: str | None = None) -> KeyRing:
+        if self.away:
+            raise Unavailable("jwks-unavailable", 30)
+        if isinstance(source.profile.proof, JwtProof):
+            return KeyRing((), {KID: FORGE_KEY.public_key()})
+        return KeyRing((Secret("0", b"x" * 40), Secret("1", self.secrets[source.name])))
+
+
+class Driver:
+    """Calls the application as a server would."""
+
+    def __init__(self, gateway: Gateway, keys: FixedKeys) -> None:
+        self.gateway, self.keys = gateway, keys
+        self.public, self.admin = public_app(gateway), admin_app(gateway)
+
+    async def call(
+        self,
+        path: str,
+        headers: Mapping[str, str] | list[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        method: str = "POST",
+        admin: bool = False,
+    ) -> tuple[int, dict[str, str], bytes]:
+        pairs = headers if isinstance(headers, list) else [(k.encode(), v.encode()) for k, v in headers.items()]
+        target, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": target,
+            "raw_path": target.encode(),
+            "query_string": query.encode(),
+            "headers": [(b"host", b"127.0.0.1"), *pairs],
+            "http_version": "1.1",
+            "scheme": "http",
+            "server": ("127.0.0.1", 80),
+            "client": ("127.0.0.1", 9),
+            "root_path": "",
+        }
+        sent: list[dict[str, Any]] = []
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await (self.admin if admin else self.public)(scope, receive, send)
+        answered = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
+        return sent[0]["status"], answered, b"".join(m.get("body", b"") for m in sent[1:])
+
+    def signed(
+        self, source: str, sample: Mapping[str, Any] | None = None, now: float | None = None
+    ) -> tuple[dict[str, str], bytes]:
+        chosen = sample or SAMPLES[source]
+        profile = self.gateway.configuration.sources[source].profile
+        at = time.time() if now is None else now
+        headers, body = prepare(profile, chosen, self.keys.secrets[source], at)
+        claims = fill(chosen.get("claims", {}), at, f"jti-{time.monotonic_ns()}")
+        return sign(
+            profile, headers, body, self.keys.secrets[source], private_key=FORGE_KEY, claims=claims, kid=KID
+        ), body
+
+    async def post(self, source: str, headers: Any, body: bytes, query: str = "") -> tuple[int, dict[str, str], bytes]:
+        return await self.call(f"/hooks/{source}{query}", headers, body)
+
+    async def newest(self, source: str) -> dict[str, Any]:
+        await self.gateway.store.flush()
+        page = await self.gateway.store.deliveries(source=source, limit=1)
+        return dict(page.rows[0])
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[PrivateValkey]:
+    with PrivateValkey() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
+    folder = tmp_path_factory.mktemp("configuration")
+    (folder / "key").write_text("x" * 40)
+    lines = ["[store]", 'url = "redis://127.0.0.1:1/0"', "[github]", "app_id = 1", f'private_key = "file:{folder}/key"']
+    lines += ["[subscriptions]", f'path = "{data_folder("subscriptions") / "examples"}"']
+    for sample in SAMPLES.values():
+        lines += [f"[sources.{sample['source']}]", f'profile = "{sample["profile"]}"']
+        if sample["profile"] != "forge":
+            secret = folder / sample["source"]
+            secret.write_bytes(b"whsec_" + b"A" * 44 if "gitlab" in sample["profile"] else b"x" * 40)
+            lines.append(f'secrets = ["file:{secret}"]')
+        lines += [f"identity.{key} = {json.dumps(value)}" for key, value in sample.get("identity", {}).items()]
+        document = json.loads((data_folder("subscriptions") / "examples" / sample["subscription"]).read_bytes())
+        entry = (
+            f'[[enrollments]]\nsubscription = "{document["digest"]}"\nsource = "{sample["source"]}"\ninstallation = 1\n'
+        )
+        lines.append(f"# {sample['source']}")
+        (folder / f"{sample['source']}.entry").write_text(entry)
+    path: Path = folder / "gateway.toml"
+    entries = "".join((folder / f"{name}.entry").read_text() for name in SAMPLES)
+    path.write_text("\n".join(lines) + "\n" + entries)
+    return load_configuration(path)
+
+
+@pytest.fixture
+async def driver(valkey: PrivateValkey, configuration: Configuration) -> AsyncIterator[Driver]:
+    valkey.client().flushall()
+    store = await Store.open(valkey.url)
+    keys = FixedKeys(configuration)
+    yield Driver(Gateway(configuration, keys, store), keys)  # type: ignore[arg-type]  # the rings are all it is asked for
+    await store.close()
+
+
+@pytest.mark.parametrize("source", SAMPLES)
+async def test_every_sample_is_forwarded_once(driver: Driver, source: str) -> None:
+    woken: list[str] = []
+    driver.gateway.wake = woken.append
+    headers, body = driver.signed(source)
+    status, answered, empty = await driver.post(source, headers, body)
+    assert (status, empty) == (202 if source == "teams-acme" else 200, b"")
+    record = await driver.newest(source)
+    assert (record["outcome"], record["id"]) == ("forwarded", answered["gateway-delivery"])
+    assert woken == [source]
+    again, second, _ = await driver.post(source, headers, body)
+    assert (again, second["gateway-delivery"]) == (status, record["id"])
+    assert (await driver.newest(source))["outcome"] == "duplicate"
+    assert (await driver.gateway.store.depth(source)).waiting == 1
+    assert woken == [source]
+
+
+async def test_the_same_bytes_under_a_new_id_are_a_replay(driver: Driver) -> None:
+    headers, body = driver.signed("github-acme")
+    await driver.post("github-acme", headers, body)
+    status, _, _ = await driver.post("github-acme", {**headers, "x-github-delivery": "another"}, body)
+    assert status == 200
+    record = await driver.newest("github-acme")
+    assert (record["outcome"], record["reason"]) == ("duplicate", "replayed-body")
+
+
+async def test_slack_answers_a_challenge_only_when_it_is_signed(driver: Driver) -> None:
+    sample = {
+        "headers": SAMPLES["slack-acme"]["headers"],
+        "body": {"token": "t", "challenge": "<b>abc</b>", "type": "url_verification"},
+    }
+    headers, body = driver.signed("slack-acme", sample)
+    status, answered, content = await driver.post("slack-acme", headers, body)
+    assert (status, json.loads(content)) == (200, {"challenge": "<b>abc</b>"})
+    assert answered["content-type"].startswith("application/json")
+    status, _, content = await driver.post("slack-acme", {**headers, "x-slack-signature": "v0=" + "0" * 64}, body)
+    assert (status, content) == (401, b"")
+
+
+async def test_graph_validation_and_a_mixed_batch(driver: Driver) -> None:
+    status, answered, content = await driver.post("teams-acme", {}, b"", "?validationToken=a%2Bb%20%3Cscript%3E")
+    assert (status, content) == (200, b"a+b <script>")
+    assert answered["content-type"].startswith("text/plain")
+    assert answered["x-content-type-options"] == "nosniff"
+    headers, body = driver.signed("teams-acme")
+    batch = json.loads(body)
+    foreign = {**batch["value"][0], "clientState": "wrong", "id": "foreign"}
+    lifecycle = {k: batch["value"][0][k] for k in ("subscriptionId", "clientState", "tenantId")} | {
+        "lifecycleEvent": "reauthorizationRequired"
+    }
+    batch["value"] += [foreign, lifecycle, "no object"]
+    status, _, _ = await driver.post("teams-acme", headers, json.dumps(batch).encode())
+    assert status == 202
+    assert (await driver.newest("teams-acme"))["outcome"] == "forwarded"
+    assert (await driver.gateway.store.depth("teams-acme")).waiting == 1
+    batch["value"] = [foreign]
+    status, _, _ = await driver.post("teams-acme", headers, json.dumps(batch).encode())
+    assert (status, (await driver.newest("teams-acme"))["outcome"]) == (202, "rejected")
+
+
+async def test_gitlab_gets_2xx_for_what_is_authentic_and_401_for_what_is_not(driver: Driver) -> None:
+    headers, body = driver.signed(
+        "gitlab-acme",
+        {
+            **SAMPLES["gitlab-acme"],
+            "body": {"object_kind": "push"},
+            "headers": {**SAMPLES["gitlab-acme"]["headers"], "X-Gitlab-Event": "Push Hook"},
+        },
+    )
+    assert (await driver.post("gitlab-acme", headers, body))[0] == 200
+    assert (await driver.newest("gitlab-acme"))["reason"] == "undeclared-event"
+    assert (await driver.post("gitlab-acme", {**headers, "webhook-signature": "v1,AAAA"}, body))[0] == 401
+    bad = driver.signed("gitlab-acme", {**SAMPLES["gitlab-acme"], "body": {"object_kind": 1}})
+    assert (await driver.post("gitlab-acme", *bad))[0] == 200  # a 400 would count towards disabling the hook
+    assert (await driver.newest("gitlab-acme"))["outcome"] == "rejected"
+
+
+async def test_a_token_serves_one_delivery(driver: Driver) -> None:
+    headers, body = driver.signed("confluence-acme")
+    assert (await driver.post("confluence-acme", headers, body))[0] == 200
+    other = json.loads(body)
+    other["content"]["id"] = "777"
+    status, _, _ = await driver.post("confluence-acme", headers, json.dumps(other).encode())
+    record = await driver.newest("confluence-acme")
+    assert (status, record["outcome"], record["reason"]) == (401, "rejected", "replayed-token")
+
+
+async def test_keys_away_is_503_but_what_cannot_be_a_token_is_401(driver: Driver) -> None:
+    headers, body = driver.signed("confluence-acme")
+    driver.keys.away = True
+    status, answered, _ = await driver.post("confluence-acme", headers, body)
+    assert (status, answered["retry-after"]) == (503, "30")
+    assert (await driver.post("confluence-acme", {**headers, "authorization": "Bearer x"}, body))[0] == 401
+
+
+async def test_a_full_disk_or_a_dead_store_consumes_nothing(valkey: PrivateValkey, driver: Driver) -> None:
+    headers, body = driver.signed("github-acme")
+    driver.gateway.low_on_disk = lambda: True
+    status, answered, _ = await driver.post("github-acme", headers, body)
+    assert (status, answered["retry-after"]) == (503, "60")
+    driver.gateway.low_on_disk = lambda: False
+    valkey.kill()
+    try:
+        began = time.monotonic()
+        status, answered, _ = await driver.post("github-acme", headers, body)
+        assert status == 503
+        assert int(answered["retry-after"]) > 0
+        assert time.monotonic() - began < 3
+        assert (await driver.call("/readyz", {}, b"", method="GET"))[0] == 503
+        assert (await driver.call("/api/v1/deliveries", {}, b"", method="GET", admin=True))[0] == 503
+        assert (await driver.call("/healthz", {}, b"", method="GET"))[0] == 200
+    finally:
+        valkey.start()
+    assert (await driver.post("github-acme", headers, body))[0] == 200
+    assert (await driver.newest("github-acme"))["outcome"] == "forwarded"
+
+
+async def test_concurrent_copies_queue_once(driver: Driver) -> None:
+    headers, body = driver.signed("linear-acme")
+    answers = await asyncio.gather(*(driver.post("linear-acme", headers, body) for _ in range(50)))
+    assert {status for status, _, _ in answers} == {200}
+    assert len({answered["gateway-delivery"] for _, answered, _ in answers}) == 1
+    assert (await driver.gateway.store.depth("linear-acme")).waiting == 1
+
+
+async def test_the_api_pages_and_refuses_bad_parameters(driver: Driver) -> None:
+    for _ in range(3):
+        await driver.post("github-acme", *driver.signed("github-acme"))
+    status, _, body = await driver.call(
+        "/api/v1/deliveries?source=github-acme&limit=2", {}, b"", method="GET", admin=True
+    )
+    page = json.loads(body)
+    assert (status, len(page["deliveries"])) == (200, 2)
+    row = page["deliveries"][0]
+    assert set(row) >= {"id", "source", "received_at", "outcome", "reason", "subscriptions", "dispatches"}
+    assert row["subscriptions"][0]["matched"] is True
+    _, _, body = await driver.call(
+        f"/api/v1/deliveries?source=github-acme&limit=2&next={page['next']}", {}, b"", method="GET", admin=True
+    )
+    rest = json.loads(body)
+    assert (len(rest["deliveries"]), rest["next"]) == (1, None)
+    for query in ("limit=0", "limit=501", "limit=x", "outcome=lost", "nonsense=1", "next=%00"):
+        status, _, _ = await driver.call(f"/api/v1/deliveries?{query}", {}, b"", method="GET", admin=True)
+        assert status == 400, query
+
+
+def test_query_defaults() -> None:
+    assert delivery_query({}) == {"source": None, "outcome": None, "limit": 100, "before": None}
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    source=st.sampled_from(sorted(SAMPLES)),
+    headers=st.lists(
+        st.tuples(
+            st.sampled_from(
+                [
+                    b"x-hub-signature-256",
+                    b"linear-signature",
+                    b"authorization",
+                    b"webhook-signature",
+                    b"webhook-id",
+                    b"x-slack-signature",
+                ]
+            ),
+            st.binary(max_size=80),
+        ),
+        max_size=4,
+    ),
+    body=st.binary(max_size=200),
+    query=st.sampled_from(["", "?validationToken=", "?validationToken=%FF", "?x=1"]),
+)
+async def test_no_bytes_make_an_error_of_ours(
+    driver: Driver, source: str, headers: Any, body: bytes, query: str
+) -> None:
+    status, answered, _ = await driver.post(source, headers, body, query)
+    assert status in {200, 202, 400, 401, 403}
+    assert len(answered["gateway-delivery"]) == 36

@@ -113,7 +113,9 @@ def compile_file(
             workflow_hash = f"sha256:{hashlib.sha256(_read(root / relative)).hexdigest()}"
         except ConfigError:
             problems.append(
-                Problem(str(consumer), "workflow", f"{relative} cannot be read", "compile it, or name one with --workflow"),
+                Problem(
+                    str(consumer), "workflow", f"{relative} cannot be read", "compile it, or name one with --workflow"
+                ),
             )
             workflow_hash = f"sha256:{'0' * 64}"
     imports, found = _imports(document, root)
@@ -221,7 +223,9 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError([Problem(str(path), "", f"cannot be read: {error.strerror}", "name a readable file")]) from error
+        raise ConfigError(
+            [Problem(str(path), "", f"cannot be read: {error.strerror}", "name a readable file")]
+        ) from error
 
 
 def _opt_in_problems(root: Path) -> list[Problem]:
@@ -401,7 +405,9 @@ def _connector_part(consumer: Document, one: Import, selection: _Selection) -> _
 def _filter(values: Any, kinds: set[str], grant: list[Any] | None) -> list[Any]:
     """Lower a filter; where its collection is granted too, it can only narrow the grant."""
     lowered = lower_values(values, kinds)
-    if grant is not None and not {(type(value), value) for value in lowered} <= {(type(value), value) for value in grant}:
+    if grant is not None and not {(type(value), value) for value in lowered} <= {
+        (type(value), value) for value in grant
+    }:
         raise ValueError("holds a value outside the grant, and filters only narrow")
     return lowered
 

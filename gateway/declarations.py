@@ -42,7 +42,17 @@ PRIMITIVES: Final = ("string", "integer", "number", "boolean")
 FIRST_TOKEN: Final = "first-token:"  # noqa: S105 (no secret): normalize reference (GitHub families alone): the `/name` that a comment begins with
 
 _CONNECTOR_FIELDS: Final = frozenset(
-    {"experimental", "docs", "endpoints", "credentials", "resources", "triggers", "tools", "mcp-servers", "safe-outputs"},
+    {
+        "experimental",
+        "docs",
+        "endpoints",
+        "credentials",
+        "resources",
+        "triggers",
+        "tools",
+        "mcp-servers",
+        "safe-outputs",
+    },
 )
 _VARIANT_FIELDS: Final = frozenset({"match", "when", "extract", "normalize", "types", "canonicalUrl", "urlShapes"})
 _TRIGGER_FIELDS: Final = _VARIANT_FIELDS | {
@@ -384,7 +394,9 @@ def connector_from(document: Document) -> Connector:
     """Take the one connector out of a decoded frontmatter. Raises ConfigError with every problem found."""
     connectors = document.value.get("connectors")
     if not isinstance(connectors, dict) or len(connectors) != 1:
-        raise ConfigError([document.problem(("connectors",), "is no mapping with one connector", "declare exactly one")])
+        raise ConfigError(
+            [document.problem(("connectors",), "is no mapping with one connector", "declare exactly one")]
+        )
     [(connector_id, declaration)] = connectors.items()
     path = ("connectors", connector_id)
     problems: list[Problem] = []
@@ -421,7 +433,11 @@ def _digest(document: Document, connector_id: str) -> str:
         )
     except ValueError as error:
         raise ConfigError(
-            [document.problem(("connectors", connector_id), f"has no canonical form: {error}", "use numbers up to 2^53")],
+            [
+                document.problem(
+                    ("connectors", connector_id), f"has no canonical form: {error}", "use numbers up to 2^53"
+                )
+            ],
         ) from error
 
 

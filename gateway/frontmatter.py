@@ -84,7 +84,9 @@ def load_yaml(text: str, file: str, first_line: int = 1) -> Document:
         where = f"line {mark.line + first_line}: " if mark else ""
         raise ConfigError([Problem(file, "", f"{where}{error.problem}", "repair the YAML")]) from error
     except YAMLError as error:
-        raise ConfigError([Problem(file, "", "is no YAML: it holds a character that YAML forbids", "remove it")]) from error
+        raise ConfigError(
+            [Problem(file, "", "is no YAML: it holds a character that YAML forbids", "remove it")]
+        ) from error
     if not isinstance(value, dict):
         raise ConfigError([Problem(file, "", f"line {first_line}: is no mapping", "write `key: value` lines")])
     return Document(file, value, builder.lines)

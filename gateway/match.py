@@ -49,6 +49,11 @@ class _Nonmatch:
     test: str
     pointer: str | None
 
+    @property
+    def stage(self) -> int:
+        """How far a shape came: its `match`, its `when`, or the types of its names."""
+        return 0 if self.test == "match" else 2 if self.test == "types" else 1
+
 
 def match(event: Event, source: Source, index: Index) -> tuple[tuple[Match, ...], tuple[Considered, ...]]:
     """Match one event. Where nothing matched, up to 20 triggers that the index passed over are reported with `grant`."""
@@ -100,8 +105,9 @@ def _choose(event: Event, enrolled: Enrolled, trigger: Trigger) -> tuple[Form, M
             reasons.append(reason)
     if len(applying) == 1:
         return applying[0]
-    # shapes that fail for one reason (the base's, mostly) are explained by it; otherwise no single test can be named
-    return reasons[0] if not applying and len(set(reasons)) == 1 else _Nonmatch("variants", None)
+    if applying:
+        return _Nonmatch("variants", None)
+    return max(reasons, key=lambda reason: reason.stage)  # the shape that came nearest explains; of equals the first
 
 
 def _needed(enrolled: Enrolled, trigger: Trigger, form: Form) -> frozenset[str]:
@@ -165,9 +171,7 @@ def _first_token(text: Any) -> Any:
     return stripped[1:end] if stripped.startswith("/") and end > 1 else MISSING
 
 
-def _scope(
-    enrolled: Enrolled, trigger: Trigger, form: Form, names: Mapping[str, Any]
-) -> dict[str, str] | _Nonmatch:
+def _scope(enrolled: Enrolled, trigger: Trigger, form: Form, names: Mapping[str, Any]) -> dict[str, str] | _Nonmatch:
     """Check grants and filters; return the scope evidence, one text for each collection."""
     scope: dict[str, str] = {}
     subscription = enrolled.subscription

@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
 from gateway.pointers import MISSING, parse, resolve
+from gateway.strict_json import has_surrogate
 
 Truth: TypeAlias = bool | None
 """True, False, or None for unknown."""
@@ -51,13 +52,7 @@ _parse = lru_cache(maxsize=4096)(parse)
 
 def usable_text(text: str) -> bool:
     """Whether `text` can be written as UTF-8, that is, holds no lone surrogate."""
-    if text.isascii():
-        return True
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.isascii() or not has_surrogate(text)
 
 
 def _screen(value: Any) -> Any:

@@ -151,7 +151,9 @@ def _document_problems(document: Any, file: str) -> list[Problem]:
     except ValueError:
         digest = ""
     if document["digest"] != digest:
-        problems.append(Problem(file, "digest", "does not match the content", "never edit a document; compile it again"))
+        problems.append(
+            Problem(file, "digest", "does not match the content", "never edit a document; compile it again")
+        )
     return problems
 
 
@@ -202,7 +204,10 @@ def activation_problem(enrolled: Enrolled, source: Source | None) -> str | None:
         problem = _literal_problem(trigger, source)
         if problem is not None:
             return problem
-        if subscription.connector == families.CONNECTOR and (source.origin or "https://github.com") not in trigger.origins:
+        if (
+            subscription.connector == families.CONNECTOR
+            and (source.origin or "https://github.com") not in trigger.origins
+        ):
             return f"{name} is compiled for {', '.join(sorted(trigger.origins))}, not for the source's origin"
     try:
         _with_template(enrolled, next(iter(subscription.triggers.values())))

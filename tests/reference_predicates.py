@@ -14,7 +14,7 @@ def truth(number: float) -> bool | None:
     return {F: False, U: None, T: True}[number]
 
 
-class Nothing(Exception):
+class Nothing(Exception):  # noqa: N818
     """There is no such place."""
 
 

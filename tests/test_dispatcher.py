@@ -435,6 +435,7 @@ async def test_the_age_of_a_held_batch_stands_still(house: House, monkeypatch: p
     await until(lambda: ("hold", "suspended") in house.outcomes())
     assert house.sent == []
     await house.store.resume(digest)
+    await until(lambda: house.dispatcher is not None and not house.dispatcher._suspended)
     house.clock.ahead = 90_001.0
     await until(lambda: len(house.sent) == 1)
     assert await house.dead() == []

@@ -108,9 +108,7 @@ SLACK = {
 CHANNEL = "19:abc@thread.tacv2"
 RESOURCE = f"teams('t1')/channels('{CHANNEL}')/messages('1700')"
 TEAMS_BODY = {"changeType": "created", "resource": RESOURCE, "resourceData": {"@odata.id": RESOURCE, "id": "1700"}}
-TEAMS_URL = (
-    "https://teams.microsoft.com/l/message/19%3Aabc%40thread.tacv2/1700?tenantId=tenant-1&groupId=t1&parentMessageId=1700"
-)
+TEAMS_URL = "https://teams.microsoft.com/l/message/19%3Aabc%40thread.tacv2/1700?tenantId=tenant-1&groupId=t1&parentMessageId=1700"
 TEAMS = {"tenants": ["tenant-1"], "teams": ["t1"], "channels": [CHANNEL]}
 CONFLUENCE_BODY = {
     "eventType": "avi:confluence:created:page",
@@ -136,10 +134,71 @@ PIPELINE_BODY = {
     "object_attributes": {"id": 31, "status": "failed", "url": "https://gitlab.com/g/p/-/pipelines/31"},
 }
 
+JIRA = {"site": "https://acme.atlassian.net", "projects": ["APP"]}
+JIRA_BODY = {
+    "webhookEvent": "jira:issue_updated",
+    "issue": {
+        "id": "10002",
+        "key": "APP-7",
+        "self": "https://acme.atlassian.net/rest/api/2/10002",
+        "fields": {"project": {"key": "APP"}},
+    },
+    "changelog": {"items": [{"field": "resolution", "fieldtype": "jira", "fromString": None, "toString": "Done"}]},
+}
+JIRA_URL = "https://acme.atlassian.net/rest/api/2/issue/10002"
+ADO = {"organization": "acme", "collections": ["c"], "projects": ["p"], "closed-states": ["Done", "Removed"]}
+ADO_BODY = {
+    "eventType": "workitem.updated",
+    "resource": {
+        "workItemId": 5,
+        "url": "https://acme.visualstudio.com/DefaultCollection/_apis/wit/workItems/5/updates/2",
+        "fields": {
+            "System.State": {"oldValue": "New", "newValue": "Done"},
+            "System.Tags": {"oldValue": "a", "newValue": "a; b"},
+        },
+        "revision": {"id": 5, "fields": {"System.State": "Done"}},
+    },
+    "resourceContainers": {"collection": {"id": "c"}, "project": {"id": "p"}},
+}
+ADO_URL = "https://dev.azure.com/acme/p/_apis/wit/workItems/5"
+SENTRY = {"organization": "acme", "projects": ["7"]}
+SENTRY_BODY = {
+    "action": "created",
+    "data": {
+        "issue": {
+            "id": "12",
+            "issueCategory": "error",
+            "project": {"id": "7"},
+            "web_url": "https://acme.sentry.io/issues/12/",
+        },
+    },
+}
+ALERT_BODY = {
+    "action": "triggered",
+    "data": {
+        "event": {
+            "project": 7,
+            "issue_url": "https://sentry.io/api/0/issues/12/",
+            "web_url": "https://sentry.io/organizations/acme/issues/12/events/ab/",
+        },
+    },
+}
+SENTRY_URL = "https://acme.sentry.io/issues/12"
+SERVICENOW = {"instances": ["acme.service-now.com"], "records": ["r1"]}
+SERVICENOW_BODY = {
+    "type": "record.updated",
+    "data": {"instance": "acme.service-now.com", "table": "incident", "sys_id": "r1", "sys_mod_count": 3},
+}
+
 # trigger -> (selection, connector, bindings, profile, event, facts, body, url, filters, edits that still fire,
 #             edits that do not, with test and pointer)
 Case = tuple[str, dict[str, Any], str, str, dict[str, str], Any, str, dict[str, str], list[Any], list[Any]]
-CLOSING = {"/action": "update", "/data/state/type": "completed", "/data/completedAt": "t", "/updatedFrom/completedAt": None}
+CLOSING = {
+    "/action": "update",
+    "/data/state/type": "completed",
+    "/data/completedAt": "t",
+    "/updatedFrom/completedAt": None,
+}
 CASES: dict[str, Case] = {
     "linear-issue-created": (
         "{linear: [issue-created]}",
@@ -150,7 +209,13 @@ CASES: dict[str, Case] = {
         LINEAR_BODY,
         LINEAR_URL,
         {"organizations": ORG, "teams": TEAM},
-        [{"/url": GONE}, {"/url": None}, {"/data/team": GONE}, {"/data/projectId": None}, {"/url": LINEAR_URL + "/?x=1"}],
+        [
+            {"/url": GONE},
+            {"/url": None},
+            {"/data/team": GONE},
+            {"/data/projectId": None},
+            {"/url": LINEAR_URL + "/?x=1"},
+        ],
         [
             ({"/data/teamId": "other"}, "grant", "/data/teamId"),
             ({"/data/teamId": TEAM + " ", "/data/team": GONE}, "grant", "/data/teamId"),
@@ -164,8 +229,8 @@ CASES: dict[str, Case] = {
             ({"/data/number": 8}, "url:path", None),
             ({"/data/team/key": "OTHER"}, "url:path", None),
             ({"/data/identifier": ".."}, "url:unfit", "/data/identifier"),
-            ({"/data/identifier": "\ud800"}, "variants", None),
-            ({"/data/identifier": 7}, "variants", None),
+            ({"/data/identifier": "\ud800"}, "when:present", "/data/identifier"),
+            ({"/data/identifier": 7}, "types", "/data/identifier"),
         ],
     ),
     "linear-issue-closed": (
@@ -246,7 +311,7 @@ CASES: dict[str, Case] = {
         LINEAR_URL,
         {"organizations": ORG, "teams": TEAM},
         [],
-        [({"/data/number": 7.0}, "variants", None), ({"/data/number": "7"}, "variants", None)],
+        [({"/data/number": 7.0}, "types", "/data/number"), ({"/data/number": "7"}, "types", "/data/number")],
     ),
     "linear-issue-updated": (
         "{linear: {triggers: [issue-updated], filters: {projects: [p-1]}}}",
@@ -260,8 +325,8 @@ CASES: dict[str, Case] = {
         [],
         [
             ({"/data/projectId": "p-2"}, "filters", "/data/projectId"),
-            ({"/data/projectId": None}, "variants", None),
-            ({"/data/projectId": GONE}, "variants", None),
+            ({"/data/projectId": None}, "types", "/data/projectId"),
+            ({"/data/projectId": GONE}, "types", "/data/projectId"),
         ],
     ),
     "slack-threaded-app-mention": (
@@ -300,7 +365,7 @@ CASES: dict[str, Case] = {
         {"tenants": "tenant-1", "teams": "t1", "channels": CHANNEL},
         [{"/resourceData": GONE}, {"/resourceData": None}, {"/resourceData/@odata.id": GONE}],
         [
-            ({"/resource": RESOURCE + "/replies('1')"}, "when:agree", None),
+            ({"/resource": RESOURCE + "/replies('1')"}, "types", "/resource"),
             ({"/resource": f"teams('t2')/channels('{CHANNEL}')/messages('1700')"}, "when:agree", "team, sent-team"),
             ({"/resourceData/@odata.id": RESOURCE + "/replies('1')"}, "when:not-present", "/resourceData"),
             ({"/resource": GONE, "/resourceData": GONE}, "when:agree", "team"),
@@ -324,12 +389,12 @@ CASES: dict[str, Case] = {
             {"/payload": CONFLUENCE_BODY, "/eventType": GONE, "/content": GONE},
         ],
         [
-            ({"/content/space/id": 1}, "grant", "@cloud"),
+            ({"/content/space/id": 1}, "grant", "/content/space/id"),
             ({"/content/space/id": 65536.0}, "grant", None),
-            ({"/selfGenerated": True}, "variants", None),
-            ({"/content/type": "blogpost"}, "variants", None),
-            ({"/payload": CONFLUENCE_BODY}, "variants", None),
-            ({"/content/id": "a/b"}, None, None),
+            ({"/selfGenerated": True}, "when:not-present", "/selfGenerated"),
+            ({"/content/type": "blogpost"}, "match", "/content/type"),
+            ({"/payload": CONFLUENCE_BODY}, "when:not-present", "/payload"),
+            ({"/content/id": ".."}, "url:unfit", "/content/id"),
         ],
     ),
     "gitlab-merge-request-opened": (
@@ -371,13 +436,131 @@ CASES: dict[str, Case] = {
             ({"/object_attributes/status": GONE}, "types", "/object_attributes/status"),
         ],
     ),
+    "jira-issue-closed": (
+        "{jira: [issue-closed]}",
+        JIRA,
+        "jira",
+        "jira:issue_updated",
+        {},
+        JIRA_BODY,
+        JIRA_URL,
+        {"projects": "APP"},
+        [
+            {"/issue/self": "https://acme.atlassian.net/rest/api/3/issue/10002"},
+            {"/changelog/items/0/from": None},
+            {"/issue/self": GONE},
+        ],
+        [
+            ({"/changelog/items/0/fieldtype": "custom"}, "when:one", "/changelog/items"),
+            ({"/changelog/items/0/fromString": "Done"}, "when:null", "/changelog/items/*/fromString"),
+            ({"/changelog/items/0/toString": None}, "when:present", "/changelog/items/*/toString"),
+            ({"/changelog": GONE}, "when:one", "/changelog/items"),
+            ({"/issue/key": "OTHER-7"}, "when:agree", "prefix, project"),
+            ({"/issue/key": "APP"}, "when:agree", "prefix"),
+            ({"/issue/self": "https://evil.example/rest/api/2/10002"}, "url:origin", "/issue/self"),
+            ({"/issue/id": 10002}, "types", "/issue/id"),
+        ],
+    ),
+    "jira-issue-labeled": (
+        "{jira: [issue-labeled]}",
+        JIRA,
+        "jira",
+        "jira:issue_updated",
+        {},
+        edit(JIRA_BODY, {"/changelog/items/0/field": "labels", "/changelog/items/0/fromString": ""}),
+        JIRA_URL,
+        {"projects": "APP"},
+        [{"/changelog/items/0/fromString": None}],
+        [({"/changelog/items/0/toString": "a b"}, "when:added", None)],
+    ),
+    "azure-devops-work-item-closed": (
+        "{azure-devops: [work-item-closed]}",
+        ADO,
+        "azure-devops",
+        "workitem.updated",
+        {},
+        ADO_BODY,
+        ADO_URL,
+        {"collections": "c", "projects": "p"},
+        [{"/resource/url": ADO_URL + "/updates/2"}, {"/resource/url": GONE}],
+        [
+            ({"/resource/fields/System.State/oldValue": "Removed"}, "when:not-in", None),
+            ({"/resource/fields/System.State/oldValue": GONE}, "when:in", None),
+            ({"/resource/revision/fields/System.State": "New"}, "when:agree", None),
+            ({"/resource/revision/id": 6}, "when:agree", None),
+            ({"/resourceContainers/project/id": "q"}, "grant", "/resourceContainers/project/id"),
+            ({"/resource/url": "https://other.visualstudio.com/_apis/wit/workItems/5"}, "url:origin", "/resource/url"),
+        ],
+    ),
+    "azure-devops-work-item-labeled": (
+        "{azure-devops: [work-item-labeled]}",
+        ADO,
+        "azure-devops",
+        "workitem.updated",
+        {},
+        ADO_BODY,
+        ADO_URL,
+        {"collections": "c", "projects": "p"},
+        [],
+        [({"/resource/fields/System.Tags/oldValue": GONE}, "when:added", "/resource/fields/System.Tags/oldValue")],
+    ),
+    "sentry-error-created": (
+        "{sentry: [error-created]}",
+        SENTRY,
+        "sentry",
+        "issue.created",
+        {},
+        SENTRY_BODY,
+        SENTRY_URL,
+        {"projects": "7"},
+        [{"/data/issue/project/id": 7}, {"/data/issue/issueCategory": GONE, "/data/issue/type": "error"}],
+        [
+            ({"/data/issue/issueCategory": "performance"}, "when:equals", "/data/issue/issueCategory"),
+            ({"/data/issue/project/id": "8"}, "grant", "/data/issue/project/id"),
+            ({"/data/issue/web_url": "https://other.sentry.io/issues/12/"}, "url:origin", "/data/issue/web_url"),
+        ],
+    ),
+    "sentry-issue-alert-triggered": (
+        "{sentry: [issue-alert-triggered]}",
+        SENTRY,
+        "sentry",
+        "event_alert.triggered",
+        {},
+        ALERT_BODY,
+        SENTRY_URL,
+        {"projects": "7"},
+        [
+            {"/data/event/issue_id": "12", "/data/event/project": "7"},
+            {"/data/event/issue_url": "https://sentry.io/api/0/organizations/acme/issues/12/"},
+        ],
+        [({"/data/event/issue_url": "https://sentry.io/api/0/issues/12/x/"}, "types", "/data/event/issue_url")],
+    ),
+    "servicenow-incident-updated": (
+        "{servicenow: [incident-updated]}",
+        SERVICENOW,
+        "servicenow",
+        "record.updated",
+        {},
+        SERVICENOW_BODY,
+        "https://acme.service-now.com/incident.do?sys_id=r1",
+        {"instances": "acme.service-now.com", "records": "r1"},
+        [],
+        [
+            ({"/data/table": "sc_req_item"}, "match", "/data/table"),
+            ({"/data/instance": "other.service-now.com"}, "grant", "/data/instance"),
+        ],
+    ),
 }
+
+
+def connector_of(name: str) -> str:
+    return next(path.stem for path in (ROOT / "subscriptions/connectors").glob("*.md") if name.startswith(path.stem))
 
 
 def index_of(name: str) -> tuple[Index, Case]:
     case = CASES[name]
-    [document] = documents(case[0], name.split("-", maxsplit=1)[0], case[1])
-    index = build_index([enrolled(document)], {"s": source(case[2])})
+    [document] = documents(case[0], connector_of(name), case[1])
+    index = build_index([enrolled(document)], {"s": source(case[2], installation=("i",))})
     assert not index.inactive
     return index, case
 
@@ -389,7 +572,7 @@ def test_fires(name: str) -> None:
     for edits in [{}, *also]:
         matches, considered = run(index, profile, event(native, edit(body, edits), **facts))
         assert [(m.event.url, m.event.type, m.event.filters) for m in matches] == [
-            (url, name.split("-", 1)[1], filters)
+            (url, name.removeprefix(connector_of(name) + "-"), filters)
         ], (edits, considered)
         assert [c.matched for c in considered] == [True]
 

@@ -409,7 +409,8 @@ def test_bounds_are_exact() -> None:
 
 def test_a_predicate_says_what_it_reads() -> None:
     predicate = compile_predicate({"all": [{"agree": ["/a", "@cloud", "team"]}, {"equals": ["@tenant", "t"]}]})
-    assert (predicate.facts, predicate.names) == ({"cloud", "tenant"}, {"team"})
+    assert predicate.facts == frozenset({"cloud", "tenant"})
+    assert predicate.names == frozenset({"team"})
 
 
 def test_evidence_reads_pointers_facts_and_names() -> None:
@@ -426,7 +427,8 @@ def test_evidence_reads_pointers_facts_and_names() -> None:
 
 
 def test_exactly_compares_json_by_kind_throughout() -> None:
-    value = {"a": [1, "x", None, {"b": True}]}
+    value: Any = {"a": [1, "x", None, {"b": True}]}
+    other: Any
     assert exactly(value, {"a": [1, "x", None, {"b": True}]})
     for other in (
         {"a": [1.0, "x", None, {"b": True}]},
@@ -570,40 +572,26 @@ def test_a_value_test_decides_nothing_on_missing_or_mistyped_evidence(spec: Any,
     assert ask({"not": test} if negated else test, document) is None
 
 
-@settings(max_examples=500, deadline=None)
-@given(
-    BOUNDED,
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
-        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
-    ),
+CANARY = st.text(st.characters(), max_size=3).map(lambda text: f"CANARY{text}")
+SECRETS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | CANARY,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc") | CANARY, inner, max_size=3),
+    max_leaves=12,
 )
+
+
+@settings(max_examples=500, deadline=None)
+@given(BOUNDED, SECRETS)
 def test_nothing_raises_and_nothing_leaks(spec: Any, document: Any) -> None:
     predicate = compile_predicate(spec)
-    evidence = Evidence(document)
+    evidence = Evidence(document, {"fact": "CANARY"}, {"name": document})
     assert evaluate(predicate, evidence) in (True, False, None)
-    answer = explain(predicate, evidence)
-    if answer is not None:
-        name, pointer = answer
-        assert name.replace("not-", "") in {
-            "equals",
-            "in",
-            "present",
-            "null",
-            "agree",
-            "differ",
-            "first-token",
-            "contains",
-            "changed",
-            "added",
-            "removed",
-            "one",
-        }
-        assert explain(predicate, Evidence({})) is not None or pointer is not None
+    assert "CANARY" not in str(explain(predicate, evidence))
+    assert "CANARY" not in repr(predicate)
 
 
 def test_evaluation_is_linear_in_the_document() -> None:
-    predicate = compile_predicate({"all": [{"not": {"contains": ["/a/*/b", 1]}}] * 60})
+    predicate = compile_predicate({"all": [{"not": {"contains": ["/a/*/b", 1]}}] * 30})
     items = [{"b": random.randrange(2, 9)} for _ in range(20_000)]
     started = time.process_time()
     assert evaluate(predicate, Evidence({"a": items})) is True

@@ -1,0 +1,297 @@
+"""Compiling and loading: the same input gives the same document; an altered or wrong one never loads."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import canonical, families
+from gateway.compile import Import, Target, compile_documents, compile_file, encode
+from gateway.declarations import load_connector
+from gateway.errors import ConfigError
+from gateway.frontmatter import load_yaml
+from gateway.subscriptions import event_type_for, load_subscription
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "subscriptions/examples"
+WORKFLOWS = EXAMPLES / ".github/workflows"
+TARGET = Target("acme/app", ".github/workflows/a.lock.yml", "sha256:" + "0" * 64, 1)
+NAMES = [
+    "github-issue-opened",
+    "linear-issue-created",
+    "slack-threaded-app-mention",
+    "teams-channel-message-created",
+    "confluence-page-created",
+    "gitlab-merge-request-opened",
+]
+LINEAR = {"workspace": "acme", "organizations": ["o"], "teams": ["t"]}
+
+
+def compiled(on: str, target: Target = TARGET, **bindings: Any) -> tuple[dict[str, Any], ...]:
+    imports = [
+        Import(load_connector((ROOT / f"subscriptions/connectors/{name}.md").read_text(), f"{name}.md"), with_)
+        for name, with_ in bindings.items()
+    ]
+    return compile_documents(load_yaml(on, "c.md"), imports, target)
+
+
+def refused(on: str, target: Target = TARGET, **bindings: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compiled(on, target, **bindings)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_are_what_their_sources_compile_to(name: str) -> None:
+    [document] = compile_file(WORKFLOWS / f"{name}.md", "acme/app", repository_id=1296269)
+    assert encode(document) == (EXAMPLES / f"{name}.json").read_bytes()
+    subscription = load_subscription(encode(document), name)
+    assert subscription.digest == document["digest"]
+    assert f"types: [{subscription.event_type}]" in (WORKFLOWS / f"{name}.lock.yml").read_text()
+
+
+def test_the_examples_import_the_shipped_connectors() -> None:
+    for path in (WORKFLOWS / "connectors").glob("*.md"):
+        assert path.read_bytes() == (ROOT / "subscriptions/connectors" / path.name).read_bytes()
+
+
+def test_event_types_follow_from_repository_and_path() -> None:
+    one = event_type_for("acme/app", ".github/workflows/a.lock.yml")
+    assert one == event_type_for("acme/app", ".github/workflows/a.lock.yml")
+    assert len({one, event_type_for("acme/app2", ".github/workflows/a.lock.yml")}) == 2
+    assert len(event_type_for("a/" + "b" * 100, f".github/workflows/{'c' * 140}.lock.yml")) <= 100
+
+
+def test_a_qualified_selection_lowers_to_the_same_document() -> None:
+    [listed] = compiled("on: {gateway-dispatch: {linear: [issue-created]}}", linear=LINEAR)
+    [mapped] = compiled("on: {gateway-dispatch: {linear: {triggers: [issue-created]}}}", linear=LINEAR)
+    [qualified] = compiled("on: {linear-issue-created: null, roles: all}", linear=LINEAR)
+    assert listed == mapped == qualified
+
+
+def test_one_document_a_connector_with_one_event_type() -> None:
+    documents = compiled(
+        "on: {gateway-dispatch: {linear: [issue-created], gitlab: [pipeline-updated], issue: {types: [opened]}, repos: [a/b]}}",
+        linear=LINEAR,
+        gitlab={"projects": ["7"]},
+    )
+    assert [document["connector"] for document in documents] == ["gitlab", "linear", "github"]
+    assert len({document["event_type"] for document in documents}) == 1
+
+
+@pytest.mark.parametrize(
+    ("on", "words"),
+    [
+        ("on: push", "selects no gateway-dispatch"),
+        ("on: {gateway-dispatch: {linear: [issue-created]}, push: null}", "exclusive with all other triggers"),
+        ("on: {gateway-dispatch: {linear: [issue-created]}, workflow_dispatch: null}", "exclusive"),
+        ("on: {gateway-dispatch: {}}", "selects nothing"),
+        ("on: {gateway-dispatch: [linear]}", "is no mapping"),
+        ("on: {gateway-dispatch: {jira: [issue-created]}}", "no imported connector"),
+        ("on: {gateway-dispatch: {linear: []}}", "no nonempty list"),
+        ("on: {gateway-dispatch: {linear: [issue-created, issue-created]}}", "distinct"),
+        ("on: {gateway-dispatch: {linear: [nothing]}}", "is no trigger of it"),
+        ("on: {gateway-dispatch: {linear: {triggers: [issue-created], filter: {}}}}", "unknown members"),
+        ("on: {gateway-dispatch: {linear: {triggers: [issue-created], filters: {labels: [a]}}}}", "no such filter"),
+        ("on: {gateway-dispatch: {linear: {triggers: [issue-created], filters: {teams: [t]}}}}", "no such filter"),
+        ("on: {gateway-dispatch: {linear: {triggers: [issue-created], filters: {projects: []}}}}", "is empty"),
+        ("on: {linear-issue-created: {filters: {projects: [p]}}}", "has options"),
+        ("on: {gateway-dispatch: {issue: {types: [opened]}}}", "has no scope"),
+        ("on: {gateway-dispatch: {issue: {types: [opened]}, projects: [PVT_a]}}", "has no scope"),
+        ("on: {gateway-dispatch: {projects-items: {types: [edited]}, repos: [a/b]}}", "has no scope"),
+        ("on: {gateway-dispatch: {issue: {types: [nothing]}, repos: [a/b]}}", "no activity"),
+        ("on: {gateway-dispatch: {pull-request: {types: [ready-for-review]}, repos: [a/b]}}", "GitHub's spelling"),
+        ("on: {gateway-dispatch: {issue: null, repos: [a/b]}}", "types"),
+        ("on: {gateway-dispatch: {issue: {types: [opened]}, repos: [a/*]}}", "exact values"),
+        ("on: {gateway-dispatch: {issue: {types: [opened]}, repos: []}}", "exact values"),
+        ("on: {gateway-dispatch: {slash-command: {names: [/x]}, repos: [a/b]}}", "without the slash"),
+        ("on: {gateway-dispatch: {issue: {types: [opened]}, repos: [a/b], projects: [PVT_a]}}", "scopes no selected"),
+        ("on: {gateway-dispatch: {repos: [a/b]}}", "scopes no selected"),
+    ],
+)
+def test_wrong_consumers_are_refused(on: str, words: str) -> None:
+    assert words in refused(on, linear=LINEAR)
+
+
+@pytest.mark.parametrize(
+    ("target", "key"),
+    [
+        (Target("acme", TARGET.workflow, TARGET.workflow_hash), "--repo"),
+        (Target("acme/app", "workflows/a.yml", TARGET.workflow_hash), "--workflow"),
+        (Target("acme/app", TARGET.workflow, "sha256:0"), "--workflow-hash"),
+        (Target("acme/app", TARGET.workflow, TARGET.workflow_hash, 0), "--repository-id"),
+        (Target("acme/app", TARGET.workflow, TARGET.workflow_hash, None, "http://x"), "--origin"),
+    ],
+)
+def test_wrong_targets_are_refused(target: Target, key: str) -> None:
+    assert f"c.md: {key}: " in refused("on: {gateway-dispatch: {issue: {types: [opened]}, repos: [a/b]}}", target)
+
+
+def test_a_document_has_a_size() -> None:
+    on = f"on: {{gateway-dispatch: {{issue: {{types: [opened]}}, repos: [{', '.join(f'a/{n:060}' for n in range(1000))}]}}}}"
+    assert "more than 65536 bytes" in refused(on)
+
+
+def test_filters_are_lowered_and_kept() -> None:
+    [document] = compiled(
+        "on: {gateway-dispatch: {gitlab: {triggers: [pipeline-updated], filters: {statuses: [failed]}}}}",
+        gitlab={"projects": ["7"]},
+    )
+    assert (document["grants"], document["filters"]) == ({"projects": [7]}, {"statuses": ["failed"]})
+
+
+def test_an_origin_is_frozen_for_ghes() -> None:
+    target = Target("acme/app", TARGET.workflow, TARGET.workflow_hash, None, "https://ghe.acme.example")
+    [document] = compiled("on: {gateway-dispatch: {issue: {types: [opened]}, repos: [a/b]}}", target)
+    trigger = document["triggers"]["issue-opened"]
+    assert trigger["canonicalUrl"] == "https://ghe.acme.example/{+repository}/issues/{number}"
+    assert trigger["resourceOrigins"] == ["https://ghe.acme.example"]
+
+
+def test_every_family_and_activity_compiles() -> None:
+    for family, row in families.FAMILIES.items():
+        scope = "projects: [PVT_a]" if family == "projects-items" else "repos: [a/b]"
+        [document] = compiled(
+            f"on: {{gateway-dispatch: {{{family}: {{types: [{', '.join(row.activities)}]}}, {scope}}}}}"
+        )
+        assert len(document["triggers"]) == len(row.activities)
+
+
+def sealed(document: dict[str, Any]) -> bytes:
+    content = {key: value for key, value in document.items() if key != "digest"}
+    return encode({**content, "digest": canonical.digest(content)})
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    [made] = compiled("on: {gateway-dispatch: {linear: [issue-created]}}", linear=LINEAR)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 3}, "version: is not 2"),
+        ({"version": True}, "version"),
+        ({"projection": "x"}, "projection"),
+        ({"predicates": "gh-aw/event-predicates/v2"}, "predicates"),
+        ({"repository": "acme"}, "repository"),
+        ({"repository_id": "1"}, "repository_id"),
+        ({"repository_id": True}, "repository_id"),
+        ({"workflow": "../x.yml"}, "workflow"),
+        ({"workflow_hash": "sha256:0"}, "workflow_hash"),
+        ({"event_type": "other"}, "event_type"),
+        ({"grants": {"organizations": [], "teams": ["t"]}}, "grants"),
+        ({"grants": {"organizations": ["o"]}}, "teams is not granted"),
+        ({"grants": {"organizations": [True], "teams": ["t"]}}, "grants"),
+        ({"filters": {"labels": ["x"]}}, "no trigger has the filter"),
+        ({"triggers": {}}, "triggers"),
+        ({"triggers": {"issue-created": {"resources": {}}}}, "triggers.issue-created"),
+        ({"triggers": {"issue-created": []}}, "triggers.issue-created"),
+        ({"extra": 1}, "extra: is unknown"),
+    ],
+)
+def test_a_wrong_document_never_loads_even_with_a_fitting_digest(
+    document: dict[str, Any], change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match="compile it again"):
+        load_subscription(sealed(document | change), "d.json")
+    with pytest.raises(ConfigError) as caught:
+        load_subscription(sealed(document | change), "d.json")
+    assert words in str(caught.value)
+
+
+def test_an_altered_document_never_loads(document: dict[str, Any]) -> None:
+    altered = encode(document | {"grants": {"organizations": ["o"], "teams": ["t", "u"]}})
+    for data, words in (
+        (altered, "digest: does not match"),
+        (b"{", "no strict JSON"),
+        (b'{"version": 2, "version": 2}', "json-duplicate-key"),
+        (b"[]", "no JSON object"),
+        (b" " * 65_537, "larger than"),
+        (encode({key: value for key, value in document.items() if key != "grants"}), "grants: is missing"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            load_subscription(data, "d.json")
+
+
+# ---- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    shutil.copytree(EXAMPLES / ".github", tmp_path / ".github")
+    return tmp_path / ".github/workflows"
+
+
+def file_problems(consumer: Path, **options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compile_file(consumer, "acme/app", **options)
+    return str(caught.value)
+
+
+def test_a_plain_workflow_is_named(checkout: Path) -> None:
+    (checkout / "plain.yml").write_text("name: plain\n")
+    consumer = checkout / "linear-issue-created.md"
+    [document] = compile_file(consumer, "acme/app", workflow=".github/workflows/plain.yml")
+    assert document["workflow"] == ".github/workflows/plain.yml"
+    assert document["event_type"].startswith("gateway-plain-")
+
+
+def test_a_repository_opts_in(checkout: Path) -> None:
+    consumer = checkout / "linear-issue-created.md"
+    for content in (
+        "{}",
+        '{"gateway-dispatch": "true"}',
+        "[]",
+        "{",
+        '{"gateway-dispatch": true, "gateway-dispatch": true}',
+    ):
+        (checkout / "aw.json").write_text(content)
+        assert "has not opted in" in file_problems(consumer)
+    (checkout / "aw.json").unlink()
+    assert "has not opted in" in file_problems(consumer)
+
+
+def test_every_problem_of_a_checkout_at_once(checkout: Path) -> None:
+    (checkout / "aw.json").unlink()
+    (checkout / "linear-issue-created.lock.yml").unlink()
+    consumer = checkout / "linear-issue-created.md"
+    consumer.write_text(consumer.read_text().replace("[issue-created]", "[nothing]"))
+    found = file_problems(consumer)
+    assert "has not opted in" in found
+    assert "cannot be read" in found
+    assert "nothing is no trigger" in found
+
+
+@pytest.mark.parametrize(
+    ("uses", "words"),
+    [
+        ("../connectors/linear.md", "not inside .github/"),
+        (".github/../linear.md", "not inside .github/"),
+        (".github/workflows/connectors/none.md", "cannot be read"),
+        ("acme/connectors/linear.md@main", "no imported connector"),
+        (".github/link.md", "not inside .github/"),
+    ],
+)
+def test_imports_stay_inside(checkout: Path, uses: str, words: str) -> None:
+    outside = checkout.parent.parent / "linear.md"
+    shutil.copy(checkout / "connectors/linear.md", outside)
+    (checkout.parent / "link.md").symlink_to(outside)
+    consumer = checkout / "linear-issue-created.md"
+    consumer.write_text(consumer.read_text().replace(".github/workflows/connectors/linear.md", uses))
+    assert words in file_problems(consumer)
+
+
+def test_a_connector_is_imported_once(checkout: Path) -> None:
+    consumer = checkout / "linear-issue-created.md"
+    uses = "  - .github/workflows/connectors/linear.md\n"
+    consumer.write_text(consumer.read_text().replace("imports:\n", "imports:\n" + uses))
+    assert "imported twice" in file_problems(consumer)
+
+
+def test_documents_are_stable_bytes(document: dict[str, Any]) -> None:
+    assert json.loads(encode(document)) == document
+    assert encode(document).endswith(b"}\n")

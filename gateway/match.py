@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway import canonical
 from gateway.declarations import FIRST_TOKEN, Form, SentUrl, Trigger
-from gateway.envelope import EnvelopeEvent
+from gateway.envelope import EnvelopeEvent, validate_event
 from gateway.events import Event
 from gateway.pointers import MISSING, parse, resolve
 from gateway.predicates import Evidence, evaluate, exactly, explain
@@ -89,7 +89,12 @@ def match_trigger(event: Event, enrolled: Enrolled, trigger: Trigger) -> Envelop
     url = _url(form, evidence, names)
     if isinstance(url, _Nonmatch):
         return url
-    return EnvelopeEvent(id=canonical.event_id(url), url=url, type=trigger.name, filters=scope)
+    matched = EnvelopeEvent.of(url, trigger.name, scope)
+    try:
+        validate_event(matched.to_json())  # what could never be sent must not be queued
+    except ValueError:
+        return _Nonmatch("envelope", None)
+    return matched
 
 
 def _choose(event: Event, enrolled: Enrolled, trigger: Trigger) -> tuple[Form, Mapping[str, Any]] | _Nonmatch:

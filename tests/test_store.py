@@ -185,9 +185,9 @@ async def test_kill_loses_nothing_acknowledged(server: PrivateValkey, store: Sto
 
     tasks = [asyncio.create_task(sender(n)) for n in range(16)]
     await asyncio.sleep(0.5)
-    await asyncio.to_thread(server.kill)
+    server.kill()
     await asyncio.gather(*tasks)
-    await asyncio.to_thread(server.start)
+    server.start()
     queued = await drain(store)
     assert len(acknowledged) > 100
     assert set(acknowledged) <= set(queued)
@@ -711,7 +711,14 @@ async def test_addresses(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://a", "redis+sentinel://a:1", "redis+cluster://a/3", "redis+cluster://:secret@", "redis+cluster://a?x=1", ""],
+    [
+        "http://a",
+        "redis+sentinel://a:1",
+        "redis+cluster://a/3",
+        "redis+cluster://:secret@",
+        "redis+cluster://a?x=1",
+        "",
+    ],
 )
 async def test_bad_addresses(url: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import PipelineCommand
+from redis.exceptions import ConnectionError as BrokenConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from gateway.errors import ConfigError, Problem, Unavailable
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 SCHEMA = "1"
 SCHEMA_KEY = "gw:schema"
 OLDEST = (6, 2)
+REPEATABLE = frozenset(
+    {"admit", "admit_run", "claim_jti", "record", "depth", "park", "renew"}
+)  # same answer when applied twice
 T = TypeVar("T")
 
 
@@ -89,11 +93,20 @@ class Client:
                 log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
                 raise Unavailable("store-unfit", 60) from error
 
-    async def call(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Run commands on the client, at most `CALL_S` in all."""
+    async def call(self, work: Callable[[Any], Awaitable[T]], *, again: bool = False) -> T:
+        """Run commands on the client, at most `CALL_S` in all.
+
+        `again`: they may be repeated, and are once if the connection was broken, as one is that was idle for long or
+        whose server was started anew.
+        """
 
         async def checked() -> T:
             await self._checked()
+            try:
+                return await work(self.redis)
+            except (BrokenConnectionError, OSError):
+                if not again:
+                    raise
             return await work(self.redis)
 
         return await bounded(checked)
@@ -108,7 +121,7 @@ class Client:
             except NoScriptError:  # restarted, flushed or failed over: EVAL runs and keeps it
                 return await redis.eval(code.text, 1, key, *args)
 
-        return await self.call(work)
+        return await self.call(work, again=name in REPEATABLE)
 
     async def run_copied(self, name: str, key: str, *args: str | bytes | float) -> Any:
         """Run a script and wait until `wait_replicas` replicas have what it wrote; too few of them is Unavailable."""
@@ -122,7 +135,7 @@ class Client:
             except NoScriptError:
                 return await self._with_wait(redis, "EVAL", code.text, key, args)
 
-        answer, copies = await self.call(work)
+        answer, copies = await self.call(work, again=name in REPEATABLE)
         if copies < self.wait_replicas:
             raise Unavailable("store-replicas")
         return answer

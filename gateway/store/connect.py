@@ -1,4 +1,4 @@
-"""Store addresses to clients. The client library retries once, at once: its defaults hold one call for 25 s."""
+"""Store addresses to clients. The client library never retries by itself: its defaults hold one call for 25 s."""
 
 import ssl
 from typing import Any
@@ -19,8 +19,7 @@ SCHEMES = "redis://, rediss://, unix://, redis+sentinel://, redis+cluster://"
 
 def _options() -> dict[str, Any]:
     return {
-        # once: a connection that the server closed a moment ago; every script may run twice
-        "retry": Retry(NoBackoff(), 1),
+        "retry": Retry(NoBackoff(), 0),
         "socket_timeout": CALL_S,
         "socket_connect_timeout": CALL_S / 2,
         "decode_responses": True,

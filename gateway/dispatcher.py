@@ -25,8 +25,9 @@ from gateway.subscriptions import Enrolled
 
 LOG = logging.getLogger("gateway")
 
-LEASE_S = 120.0  # over the longest attempt: four calls of 10 s (token, dispatch, both again), and the settling
-WAIT_S = 45.0  # a batch that waited this long for its turn goes back: the rest of its lease is for the attempt
+LEASE_S = 30.0  # renewed while its batch is under way: what a killed process held is sent again this long after
+RENEW_S = 10.0
+WAIT_S = 45.0  # a batch that waited this long for its turn goes back to the store, so that others get the slot
 EXPIRES_S = 86_400.0
 BACKOFF_S = 1.0
 BACKOFF_MAX_S = 900.0
@@ -306,8 +307,9 @@ class Dispatcher:
     async def _turn_of(self, batch: Batch, *, probe: bool) -> None:
         """Give one leased batch its turn; whatever goes wrong costs this turn alone."""
         began = asyncio.get_running_loop().time()
+        turn = _Turn(batch, self._enrolled(batch.digest), probe, began, began + LEASE_S)
+        keeper = asyncio.create_task(self._keep_lease(turn))
         try:
-            turn = _Turn(batch, self._enrolled(batch.digest), probe, began, began + LEASE_S)
             settled = await self._decide(turn)
             if settled is not None:
                 _report(settled)
@@ -322,6 +324,20 @@ class Dispatcher:
             LOG.exception(
                 "dispatch-bug", extra={"event": "dispatch-bug", "source": batch.source, "dispatch": batch.dispatch}
             )
+        finally:
+            keeper.cancel()
+
+    async def _keep_lease(self, turn: "_Turn") -> None:
+        """Renew a turn's lease until it is over or lost; a renewal that fails is tried again while the lease runs."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < turn.ends:
+            await asyncio.sleep(RENEW_S)
+            try:
+                if not await self._store.renew(turn.batch, self._clock(), LEASE_S):
+                    return
+            except Unavailable:
+                continue
+            turn.ends = loop.time() + LEASE_S
 
     async def _decide(self, turn: "_Turn") -> Settled | None:
         enrolled = turn.enrolled

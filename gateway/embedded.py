@@ -84,7 +84,6 @@ def write_config(folder: Path, socket: Path, fsync: str = "always") -> Path:
         f"unixsocket {_quoted(socket)}",
         "unixsocketperm 600",
         f"dir {_quoted(folder)}",
-        f"pidfile {_quoted(folder / 'valkey.pid')}",
         f"logfile {_quoted(folder / 'valkey.log')}",
         "daemonize no",
         "appendonly yes",
@@ -288,7 +287,10 @@ class Embedded:
 
 
 def _state(pid: int) -> str:
-    """Return a process's state letter, empty where there is none. https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html"""
+    """Return a process's state letter, empty where there is none.
+
+    https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(") ")[2][:1]
     except OSError:

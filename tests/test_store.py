@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -37,6 +38,8 @@ def shared_server() -> Iterator[PrivateValkey]:
 
 @pytest.fixture
 def server(shared_server: PrivateValkey) -> PrivateValkey:
+    if shared_server.process and shared_server.process.poll() is not None:  # a test failed while it was down
+        shared_server.start()
     with shared_server.client() as client:
         client.flushall()
     return shared_server
@@ -133,10 +136,10 @@ async def test_a_delivery_of_several_items(store: Store) -> None:
 async def test_concurrent_admissions_share_round_trips(server: PrivateValkey, store: Store) -> None:
     await store.admit(admit("warm"))
     with server.client() as client:
-        before = int(client.info("commandstats")["cmdstat_evalsha"]["calls"])  # type: ignore[index]
+        before = int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
         admits = [admit(f"d{n}", f"id:{n % 500}", events=(event(n % 500),)) for n in range(1000)]
         answers = await asyncio.gather(*map(store.admit, admits))
-        calls = int(client.info("commandstats")["cmdstat_evalsha"]["calls"]) - before  # type: ignore[index]
+        calls = int(client.info("commandstats")["cmdstat_evalsha"]["calls"]) - before
     statuses = [answer.items[0].status for answer in answers]
     assert statuses.count("queued") == 500
     assert statuses.count("duplicate") == 500
@@ -227,9 +230,11 @@ async def test_refusing_server_consumes_nothing(server: PrivateValkey, store: St
     await store.admit(admit("d1"))
     with server.client() as client:
         client.config_set("maxmemory", "1")
-        with pytest.raises(Unavailable, match="store-oom"):
-            await store.admit(admit("d2"))
-        client.config_set("maxmemory", "0")
+        try:
+            with pytest.raises(Unavailable, match="store-oom"):
+                await store.admit(admit("d2"))
+        finally:
+            client.config_set("maxmemory", "0")
         assert client.exists(f"gw:{{{S}}}:seen:id:d2") == 0
     assert await status(store, admit("d3", "id:d2")) == ("queued", None)
 
@@ -246,10 +251,13 @@ async def test_too_few_replicas_is_unavailable_but_applied(server: PrivateValkey
 
 async def test_enough_replicas(server: PrivateValkey) -> None:
     with PrivateValkey() as replica, server.client() as first, replica.client() as second:
-        first.config_set("port", "16399")
-        second.replicaof("127.0.0.1", "16399")  # type: ignore[arg-type]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        first.config_set("port", port)
+        second.replicaof("127.0.0.1", port)
         for _ in range(500):
-            if second.info("replication")["master_link_status"] == "up":  # type: ignore[index]
+            if second.info("replication")["master_link_status"] == "up":
                 break
             await asyncio.sleep(0.02)
         store = await Store.open(server.url, wait_replicas=1, require=True)
@@ -309,7 +317,7 @@ async def test_fair_by_due_time(store: Store) -> None:
         await store.admit(admit(f"a{n}", lane=lanes[0], now=NOW))
     await store.admit(admit("b", lane=lanes[1], now=NOW + 1))
     await store.admit(admit("c", lane=lanes[2], now=NOW + 2))
-    seen = []
+    seen: list[str] = []
     while batches := await store.seal(S, NOW + 10 + len(seen), 30, 1):
         seen.append(batches[0].lane)
         await store.done(batches[0], NOW + 10 + len(seen), "sent")
@@ -600,8 +608,8 @@ GLOBAL = {"gw:schema", "gw:suspended"}
 async def test_every_key_is_bounded(server: PrivateValkey, store: Store) -> None:
     for n in range(6):
         await store.admit(admit(f"d{n}", f"id:{n}", f"body:{n}", lane=f"{DIGEST}:t{n}", jti=(f"j{n}", NOW + 9)))
-    await store.admit(admit("waiting", lane=f"{DIGEST}:t0"))
     batches = {batch.lane[-2:]: batch for batch in await store.seal(S, NOW, 30, 10)}
+    await store.admit(admit("waiting", lane=f"{DIGEST}:t0"))
     for batch in batches.values():
         await store.started(batch, NOW)
     await store.admit_run(batches["t1"].dispatch, DIGEST, "1", "j", NOW, 60)

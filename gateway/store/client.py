@@ -8,8 +8,15 @@ from typing import Any, TypeVar
 
 from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import PipelineCommand
+from redis.exceptions import (
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as BrokenConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.store.connect import CALL_S
@@ -19,9 +26,10 @@ log = logging.getLogger(__name__)
 SCHEMA = "1"
 SCHEMA_KEY = "gw:schema"
 OLDEST = (6, 2)
-REPEATABLE = frozenset(
-    {"admit", "admit_run", "claim_jti", "record", "depth", "park", "renew"}
-)  # same answer when applied twice
+# scripts whose answer to a repeated call is another: their callers look again instead
+ONCE = frozenset({"seal", "started", "done", "retry", "release", "dead", "replay_dead", "discard_dead"})
+# error replies that the client library turns into classes of its own, whose text has lost the code
+CODES = {OutOfMemoryError: "store-oom", ReadOnlyError: "store-readonly", BusyLoadingError: "store-loading"}
 T = TypeVar("T")
 
 
@@ -32,6 +40,9 @@ def prefix(source: str) -> str:
 
 def _slug(error: BaseException) -> str:
     """Name an error reply by its code (`OOM`, `MISCONF`, `READONLY`, ...), never by its text."""
+    for kind, slug in CODES.items():
+        if isinstance(error, kind):
+            return slug
     if not isinstance(error, ResponseError):
         return "store-away"
     code = str(error).partition(" ")[0]
@@ -93,11 +104,11 @@ class Client:
                 log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
                 raise Unavailable("store-unfit", 60) from error
 
-    async def call(self, work: Callable[[Any], Awaitable[T]], *, again: bool = False) -> T:
+    async def call(self, work: Callable[[Any], Awaitable[T]], *, again: bool = True) -> T:
         """Run commands on the client, at most `CALL_S` in all.
 
-        `again`: they may be repeated, and are once if the connection was broken, as one is that was idle for long or
-        whose server was started anew.
+        `again`: repeat them once where the connection broke, as one does that was idle for long or whose server was
+        started anew. (The library's own retries do not cover this, and hold a call of a stopped server for 25 s.)
         """
 
         async def checked() -> T:
@@ -121,7 +132,7 @@ class Client:
             except NoScriptError:  # restarted, flushed or failed over: EVAL runs and keeps it
                 return await redis.eval(code.text, 1, key, *args)
 
-        return await self.call(work, again=name in REPEATABLE)
+        return await self.call(work, again=name not in ONCE)
 
     async def run_copied(self, name: str, key: str, *args: str | bytes | float) -> Any:
         """Run a script and wait until `wait_replicas` replicas have what it wrote; too few of them is Unavailable."""
@@ -135,7 +146,7 @@ class Client:
             except NoScriptError:
                 return await self._with_wait(redis, "EVAL", code.text, key, args)
 
-        answer, copies = await self.call(work, again=name in REPEATABLE)
+        answer, copies = await self.call(work, again=name not in ONCE)
         if copies < self.wait_replicas:
             raise Unavailable("store-replicas")
         return answer

@@ -221,9 +221,7 @@ class Queue:
         found: list[str] = await self._client.run("discard_dead", prefix(source), orjson.dumps(list(ids)))
         return found
 
-    async def admit_run(  # noqa: PLR0917 (the facts of one proof, in the order that they are judged)
-        self, dispatch: str, digest: str, run_id: str, jti: str, now: float, window_s: float
-    ) -> str:
+    async def admit_run(self, dispatch: str, digest: str, run_id: str, jti: str, now: float, window_s: float) -> str:
         """Admit one run to a dispatch: `admitted`, `unknown`, `taken`, `expired` or `jti-used`.
 
         The token id is claimed between a look and the claim: it belongs to the first dispatch and run that it was
@@ -231,9 +229,7 @@ class Queue:
         """
         return await bounded(lambda: self._admit_run(dispatch, digest, run_id, jti, now, window_s))
 
-    async def _admit_run(  # noqa: PLR0917
-        self, dispatch: str, digest: str, run_id: str, jti: str, now: float, window_s: float
-    ) -> str:
+    async def _admit_run(self, dispatch: str, digest: str, run_id: str, jti: str, now: float, window_s: float) -> str:
         source = await self.source_of(dispatch)
         if source is None:
             return "unknown"

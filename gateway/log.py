@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigError, Rejection, Unavailable
@@ -59,7 +60,9 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         while traceback is not None and traceback.tb_next is not None:
             traceback = traceback.tb_next
         if traceback is not None:
-            fields["where"] = f"{traceback.tb_frame.f_code.co_filename.rsplit('/', 2)[-1]}:{traceback.tb_lineno}"
+            fields["where"] = (
+                f"{'/'.join(Path(traceback.tb_frame.f_code.co_filename).parts[-2:])}:{traceback.tb_lineno}"
+            )
         if isinstance(record.exc_info[1], Rejection | Unavailable | ConfigError):
             fields["reason"] = str(record.exc_info[1])
     return fields

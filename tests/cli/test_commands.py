@@ -1,0 +1,120 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gateway.cli import main
+from gateway.errors import Unavailable
+from gateway.settings import data_folder
+
+EXAMPLES = data_folder("subscriptions") / "examples"
+
+
+def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str]:
+    result = CliRunner().invoke(main, arguments, input=stdin)
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TEST_SECRET", "planted-secret-value")
+    path = tmp_path / "gateway.toml"
+    path.write_text(
+        '[store]\nembedded = "store"\n[github]\napp_id = 1\nprivate_key = "env:TEST_SECRET"\n'
+        '[sources.github-acme]\nprofile = "github"\nsecrets = ["env:TEST_SECRET"]\n',
+    )
+    return path
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    def walk(command: object, path: tuple[str, ...]) -> None:
+        subcommands = getattr(command, "commands", None)
+        status, text = run(*path, "--help")
+        assert status == 0
+        if subcommands is None:
+            assert "Example: gateway " in text, path
+        for name, child in (subcommands or {}).items():
+            walk(child, (*path, name))
+
+    walk(main, ())
+
+
+def test_check_says_good_or_lists_every_problem(config: Path) -> None:
+    assert run("check", "--config", str(config)) == (0, f"{config}: good. 1 source(s), 0 enrolled subscription(s).\n")
+    assert json.loads(run("check", "--json", "--config", str(config))[1]) == {"problems": []}
+    config.write_text(config.read_text().replace('"github"', '"gihtub"').replace("app_id = 1", "app_id = 0"))
+    status, text = run("check", "--config", str(config))
+    assert status == 2
+    assert "github.app_id" in text
+    assert "fix: " in text
+    status, text = run("check", "--json", "--config", str(config))
+    assert status == 2
+    assert set(json.loads(text)["problems"][0]) == {"file", "key", "problem", "fix"}
+
+
+def test_check_never_shows_a_secret(config: Path) -> None:
+    config.write_text(config.read_text().replace("env:TEST_SECRET", "planted-secret-value"))
+    status, text = run("check", "--config", str(config))
+    assert status == 2
+    assert "planted-secret-value" not in text
+
+
+def test_envelope_schema_and_check(tmp_path: Path) -> None:
+    status, text = run("envelope", "schema")
+    assert status == 0
+    assert json.loads(text)["$schema"].endswith("2020-12/schema")
+    bad = tmp_path / "bad.json"
+    for content in (b"{}", b"{", b'{"a":1,"a":1}'):
+        bad.write_bytes(content)
+        status, text = run("envelope", "check", str(bad))
+        assert (status, text.startswith("not an envelope: ")) == (1, True)
+
+
+def test_profiles(config: Path) -> None:
+    assert config.exists()
+    listed = json.loads(run("profiles", "list", "--json")[1])["profiles"]
+    assert {"github", "linear", "slack", "microsoft-graph", "forge"} <= {row["name"] for row in listed}
+    assert "linear" in run("profiles", "list")[1]
+    status, text = run("profiles", "show", "linear")
+    assert status == 0
+    assert 'identity = { organization = ["..."] }' in text
+    assert json.loads(run("profiles", "show", "forge", "--json")[1])["profiles"][0]["secrets"] is False
+    assert run("profiles", "show", "nobody")[0] == 2
+
+
+def test_compile_is_the_shipped_example_byte_for_byte(tmp_path: Path) -> None:
+    consumer = EXAMPLES / ".github" / "workflows" / "linear-issue-created.md"
+    command = ("compile", str(consumer), "--repo", "acme/app", "--repository-id", "1296269")
+    output = tmp_path / "deep" / "linear.json"
+    status, text = run(*command, "-o", str(output))
+    assert (status, "sha256:" in text) == (0, True)
+    assert output.read_bytes() == (EXAMPLES / "linear-issue-created.json").read_bytes()
+    status, text = run(*command)
+    assert (status, text.encode()) == (0, output.read_bytes())
+
+
+def test_compile_refuses_with_the_reason(tmp_path: Path) -> None:
+    workflows = tmp_path / ".github" / "workflows"
+    workflows.mkdir(parents=True)
+    consumer = workflows / "x.md"
+    consumer.write_text("---\non:\n  gateway-dispatch:\n    nobody: [a]\n---\n")
+    status, text = run("compile", str(consumer), "--repo", "acme/app")
+    assert status == 1
+    assert "fix: " in text
+
+
+def test_something_outside_failed_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_folder: Path) -> None:
+        raise Unavailable("store-away", 5)
+
+    monkeypatch.setattr(sys.modules["gateway.cli.profiles"], "load_profiles", away)  # the group has the name too
+    status, text = run("profiles", "list")
+    assert status == 3
+    assert "try again in 5 s" in text
+
+
+def test_unknown_commands_and_options_are_usage_errors() -> None:
+    assert run("nonsense")[0] == 2
+    assert run("check", "--nonsense")[0] == 2

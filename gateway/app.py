@@ -4,21 +4,20 @@ ASGI stands only here and in `receive`. Every answer of `/hooks/` carries `Gatew
 a provider's handshake. The answer is sent only after the store has answered.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import log
-from gateway.canonical import canonical_json
 from gateway.delivery import Outcome, RawDelivery
 from gateway.errors import Rejection, Unavailable
 from gateway.events import Event, read
@@ -31,6 +30,7 @@ from gateway.store import Admit, AdmitItem, Admitted, Dispatch, QueueEntry, Stor
 from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
 
 MAX_CONSIDERED = 20
+PREFIX = "/hooks/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def project(
             tuple(
                 QueueEntry(
                     f"{m.enrolled.subscription.digest}:{m.trigger}",
-                    canonical_json(m.event.to_json()).decode(),
+                    orjson.dumps(m.event.to_json(), option=orjson.OPT_SORT_KEYS).decode(),
                     raw.id,
                 )
                 for m in matches
@@ -116,7 +116,7 @@ def project(
 
 def record(raw: RawDelivery, outcome: Outcome, reason: str | None, considered: tuple[Considered, ...]) -> str:
     """The delivery record as JSON text: metadata only."""
-    return json.dumps(
+    return orjson.dumps(
         {
             "id": raw.id,
             "source": raw.source,
@@ -128,8 +128,7 @@ def record(raw: RawDelivery, outcome: Outcome, reason: str | None, considered: t
                 for c in considered
             ],
         },
-        separators=(",", ":"),
-    )
+    ).decode()
 
 
 def _nothing_wanted(
@@ -178,7 +177,7 @@ class Hooks:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; a client that vanished gets none."""
-        name, delivery = scope["path_params"]["source"], uuid7()
+        name, delivery = scope["path"][len(PREFIX) :], uuid7()
         source = self.gateway.configuration.sources.get(name)
         if source is None:
             await answer(send, 404, delivery, close=True)
@@ -267,11 +266,18 @@ async def answer(
     await send({"type": "http.response.body", "body": body})
 
 
-def public_app(gateway: Gateway) -> Starlette:
-    """What providers (and admission) reach."""
-    return Starlette(
-        routes=[Route("/hooks/{source}", Hooks(gateway)), *health_routes(gateway)],
-    )
+def public_app(gateway: Gateway) -> ASGIApp:
+    """What providers (and admission) reach. Deliveries pass no router or middleware: they are the hot path."""
+    hooks, others = Hooks(gateway), Starlette(routes=health_routes(gateway))
+
+    async def public(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] == "http" and path.startswith(PREFIX) and "/" not in path[len(PREFIX) :]:
+            await hooks(scope, receive, send)
+        else:
+            await others(scope, receive, send)
+
+    return public
 
 
 def admin_app(gateway: Gateway) -> Starlette:

@@ -1,12 +1,13 @@
 """Structured logs: one line a boundary decision. JSON off a terminal, readable on one. Never a header, body or secret."""
 
-import json
 import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from gateway.errors import ConfigError, Rejection, Unavailable
 
@@ -30,7 +31,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             **_fields(record),
         }
-        return json.dumps(line, default=str, separators=(",", ":"))
+        return orjson.dumps(line, default=str).decode()
 
 
 class TextFormatter(logging.Formatter):

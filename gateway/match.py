@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway import canonical
 from gateway.declarations import FIRST_TOKEN, Form, SentUrl, Trigger
-from gateway.envelope import EnvelopeEvent, validate_event
+from gateway.envelope import EnvelopeEvent, sendable
 from gateway.events import Event
 from gateway.pointers import MISSING, parse, resolve
 from gateway.predicates import Evidence, evaluate, exactly, explain
@@ -90,11 +90,7 @@ def match_trigger(event: Event, enrolled: Enrolled, trigger: Trigger) -> Envelop
     if isinstance(url, _Nonmatch):
         return url
     matched = EnvelopeEvent.of(url, trigger.name, scope)
-    try:
-        validate_event(matched.to_json())  # what could never be sent must not be queued
-    except ValueError:
-        return _Nonmatch("envelope", None)
-    return matched
+    return matched if sendable(matched) else _Nonmatch("envelope", None)  # what could never be sent must not be queued
 
 
 def _choose(event: Event, enrolled: Enrolled, trigger: Trigger) -> tuple[Form, Mapping[str, Any]] | _Nonmatch:

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from gateway import envelope
 from gateway.canonical import canonical_json, digest, event_id
-from gateway.envelope import SCHEMA, EnvelopeEvent
+from gateway.envelope import SCHEMA, EnvelopeEvent, sendable, validate_event
 
 SUBSCRIPTION = "sha256:" + "ab" * 32
 DISPATCH = "018f2f6e-7b1a-7c3d-8e4f-0123456789ab"
@@ -222,3 +222,19 @@ def test_any_replaced_member_is_refused_or_equal(member: str, value: Any) -> Non
     if value != original:
         with pytest.raises(ValueError, match="fails"):
             envelope.validate(document)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([f"name-{n}" for n in range(18)]), st.text(max_size=1100) | st.just("\U0001f600" * 1024)
+    ),
+    st.sampled_from(["https://a.example/x", "https://a.example/" + "y" * 2000]),
+)
+def test_sendable_answers_as_the_schema_does(filters: dict[str, str], url: str) -> None:
+    event = EnvelopeEvent.of(url, "issue-created", filters)
+    try:
+        validate_event(event.to_json())
+    except ValueError:
+        assert not sendable(event)
+    else:
+        assert sendable(event)

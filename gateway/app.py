@@ -120,7 +120,7 @@ def record(raw: RawDelivery, outcome: Outcome, reason: str | None, considered: t
         {
             "id": raw.id,
             "source": raw.source,
-            "received_at": round(raw.received_at, 3),
+            "received_at": round(raw.received_at, 6),
             "outcome": outcome,
             "reason": reason,
             "subscriptions": [

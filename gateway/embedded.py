@@ -301,13 +301,10 @@ async def _gone(pid: int, within_s: float, child: "subprocess.Popen[bytes] | Non
     """Wait for a process to end, reaping it where it is our child."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
-        if child is not None and child.pid == pid and child.poll() is not None:
-            return True
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        if _state(pid) in ("", "Z", "X"):
+        if child is not None and child.pid == pid:
+            if child.poll() is not None:
+                return True
+        elif _state(pid) in ("", "Z", "X"):
             return True
         await asyncio.sleep(0.01)
     return False

@@ -48,7 +48,7 @@ def run(config: Path, role: str, admin_bind: str | None) -> int:
     except PortTaken as error:
         log.event("port-taken", logging.ERROR, bind=str(error))
         return 3
-    return uvloop.run(_serve(configuration, role, sockets))
+    return uvloop.run(_serve(configuration, role, sockets, binds))
 
 
 def listen(bind: str) -> socket.socket:
@@ -68,7 +68,9 @@ def listen(bind: str) -> socket.socket:
     return listener
 
 
-async def _serve(configuration: Configuration, role: str, sockets: dict[str, socket.socket]) -> int:
+async def _serve(
+    configuration: Configuration, role: str, sockets: dict[str, socket.socket], binds: dict[str, str]
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,7 +91,11 @@ async def _serve(configuration: Configuration, role: str, sockets: dict[str, soc
         tasks = [asyncio.create_task(_http(app, sockets[name], stop)) for name, app in _apps(gateway, role)]
         sending = asyncio.create_task(dispatcher.run()) if dispatcher is not None else None
         _settle_memory()
-        log.event("serving", role=role, sources=len(configuration.sources), enrolled=len(configuration.enrolled))
+        log.event(
+            "serving", role=role, **binds, sources=len(configuration.sources), enrolled=len(configuration.enrolled)
+        )
+        for one, reason in configuration.index.inactive:
+            log.event("subscription-inactive", logging.WARNING, digest=one.subscription.digest, reason=reason)
         waiting = asyncio.create_task(stop.wait())
         ended, _ = await asyncio.wait(
             {waiting, *tasks, *([sending] if sending else [])}, return_when=asyncio.FIRST_COMPLETED

@@ -4,11 +4,12 @@ Every problem of the file, its profiles, secret references and enrolled document
 ConfigError. Secrets are references (`env:NAME`, `file:/path`); their values are read by `resolve` and kept nowhere here.
 """
 
+import difflib
 import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +59,8 @@ def check_reference(reference: str) -> str:
     """Return the secret reference; it is `env:NAME` or `file:/absolute/path`, never a value."""
     if re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", reference) or re.fullmatch(r"file:/.+", reference):
         return reference
+    if reference.startswith("file:"):
+        raise ValueError("must name an absolute path: file:/path")
     raise ValueError("must be a reference: env:NAME or file:/path (the value itself never stands here)")
 
 
@@ -170,10 +173,13 @@ class SourceSettings(Model):
     _urls = field_validator("jwks_url", "api_url", "origin")(lambda value: value and check_https(value))
     _token = field_validator("api_token")(lambda value: value and check_reference(value))
 
-    @field_validator("secrets")
+    @field_validator("secrets", mode="before")
     @classmethod
     def _references(cls, value: Any) -> Any:
-        for reference in value if isinstance(value, tuple) else flat(value):
+        listed = flat(value) if isinstance(value, Mapping) else value
+        if not isinstance(listed, list | tuple) or not all(isinstance(reference, str) for reference in listed):
+            raise ValueError('must be a list of references, such as ["env:SECRET"]')
+        for reference in listed:
             check_reference(reference)
         return value
 
@@ -269,8 +275,7 @@ def load_configuration(path: Path) -> Configuration:
         if not re.match(NAME, name):
             problems.append(Problem(str(path), key, "is no source name", "use a-z, 0-9 and -, at most 63"))
         if profile is None:
-            known = ", ".join(profiles)
-            problems.append(Problem(str(path), f"{key}.profile", f"{source.profile} is unknown", f"one of {known}"))
+            problems.append(_unknown_profile(path, f"{key}.profile", source.profile, profiles))
             continue
         problems += _source_problems(path, key, source, profile)
         sources[name] = Source(
@@ -296,11 +301,7 @@ def load_configuration(path: Path) -> Configuration:
     problems += found
     if problems:
         raise ConfigError(problems)
-    try:
-        index = build_index(enrolled, sources)
-    except ConfigError as error:
-        raise ConfigError(error.problems) from error
-    return Configuration(path, settings, profiles, sources, enrolled, index)
+    return Configuration(path, settings, profiles, sources, enrolled, build_index(enrolled, sources))
 
 
 def _parse(path: Path) -> Settings:
@@ -309,26 +310,60 @@ def _parse(path: Path) -> Settings:
     except FileNotFoundError:
         fix = "give --config FILE, set GATEWAY_CONFIG, or see docs/quickstart.md"
         raise ConfigError([Problem(str(path), "", "does not exist", fix)]) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ConfigError([Problem(str(path), "", f"cannot be read: {error.strerror}", "name a TOML file")]) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError([Problem(str(path), "", f"is not readable TOML: {error}", "repair the syntax")]) from None
     try:
         return Settings.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(
-            [
-                Problem(
-                    str(path), ".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, "), _fix(e["type"])
-                )
-                for e in error.errors(include_input=False, include_url=False, include_context=False)
-            ],
-        ) from None
+        problems = model_problems(str(path), error)
+        told = {problem.key for problem in problems}
+        later = [problem for problem in _values_problems(path, document) if problem.key not in told]
+        raise ConfigError([*problems, *later]) from None
 
 
-def _fix(kind: str) -> str:
-    return {"extra_forbidden": "remove the key or correct its name", "missing": "add the key"}.get(
-        kind,
-        "correct the value",
-    )
+def model_problems(file: str, error: ValidationError) -> list[Problem]:
+    """What a model refused, in an operator's words: never the value, which may be a secret in the wrong place."""
+    problems = []
+    for entry in error.errors(include_input=False, include_url=False, include_context=False):
+        key = ".".join(str(part) for part in entry["loc"] if "[" not in str(part))
+        text, fix = {
+            "extra_forbidden": ("is no key that is known here", "remove it or correct its name"),
+            "missing": ("is missing", "add it; docs/configuration.md shows every key"),
+            "tuple_type": ("is not a list", 'write ["..."]'),
+            "model_type": ("is not a table", f"write [{key}]"),
+            "dict_type": ("is not a table", f"write [{key}]"),
+        }.get(entry["type"], (entry["msg"].removeprefix("Value error, "), "correct the value"))
+        problems.append(Problem(file, key, text, fix))
+    return problems
+
+
+def _values_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
+    """What can be said of sources in a file that is malformed elsewhere, so that one run shows as much as it can."""
+    problems = []
+    sources = document.get("sources")
+    profiles = load_profiles(data_folder("profiles"))
+    for name, table in sources.items() if isinstance(sources, dict) else ():
+        if not isinstance(table, dict):
+            continue
+        profile, listed = table.get("profile"), table.get("secrets")
+        if isinstance(profile, str) and profile not in profiles:
+            problems.append(_unknown_profile(path, f"sources.{name}.profile", profile, profiles))
+        for position, reference in enumerate(listed if isinstance(listed, list) else ()):
+            if not isinstance(reference, str) or not reference.startswith(("env:", "file:/")):
+                continue
+            error = _unresolved(reference)
+            if error is not None:
+                key = f"sources.{name}.secrets.{position}"
+                problems.append(Problem(str(path), key, error, "set it, or correct the reference"))
+    return problems
+
+
+def _unknown_profile(path: Path, key: str, name: str, profiles: Iterable[str]) -> Problem:
+    close = difflib.get_close_matches(name, list(profiles), 1)
+    fix = f"did you mean {close[0]}?" if close else "see: gateway profiles list"
+    return Problem(str(path), key, f"{name} is no profile", fix)
 
 
 def _source_problems(path: Path, key: str, source: SourceSettings, profile: Profile) -> list[Problem]:
@@ -397,10 +432,7 @@ def _enrolled(
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             problems.append(Problem(str(file), "", f"is not readable TOML: {error}", "repair the syntax"))
         except ValidationError as error:
-            problems += [
-                Problem(str(file), ".".join(map(str, e["loc"])), e["msg"], _fix(e["type"]))
-                for e in error.errors(include_input=False, include_url=False, include_context=False)
-            ]
+            problems += model_problems(str(file), error)
         else:
             entries += [(file, f"enrollments.{n}", entry) for n, entry in enumerate(extra.enrollments)]
     enrolled: dict[str, Enrolled] = {}

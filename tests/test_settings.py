@@ -76,6 +76,27 @@ def test_each_mistake_names_its_key(tmp_path: Path, change: tuple[str, str], key
     assert key in [found for found, _ in problems(tmp_path, GOOD.replace(*change))]
 
 
+def test_one_run_shows_what_it_can_of_a_malformed_file(tmp_path: Path) -> None:
+    text = GOOD.replace("env:TEST_APP_KEY", "file:app.pem").replace("env:TEST_LINEAR", "env:TEST_UNSET")
+    keys = [key for key, _ in problems(tmp_path, text.replace('profile = "linear"', 'profile = "linaer"'))]
+    assert keys == ["github.private_key", "sources.linear-acme.profile", "sources.linear-acme.secrets.0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('["11111111-1111-4111-8111-111111111111"]', '"1111"'), "is not a list"),
+        (('secrets = ["env:TEST_LINEAR"]', 'secrets = "env:TEST_LINEAR"'), "must be a list of references"),
+        (("app_id = 1", "app_id = 1\nbnd = 2"), "is no key that is known here"),
+        (("env:TEST_APP_KEY", "file:app.pem"), "absolute path"),
+        (("[github]\napp_id = 1", "[github]"), "is missing"),
+    ],
+)
+def test_mistakes_are_told_in_an_operators_words(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    [(_, problem)] = problems(tmp_path, GOOD.replace(*change))
+    assert said in problem
+
+
 def test_a_literal_secret_is_refused_and_never_shown(tmp_path: Path) -> None:
     found = problems(tmp_path, GOOD.replace("env:TEST_LINEAR", "planted-secret"))
     assert found[0][0].startswith("sources.linear-acme.secrets")
@@ -97,7 +118,7 @@ def test_a_jwt_source_takes_no_secrets(tmp_path: Path) -> None:
 def test_references_and_urls() -> None:
     assert check_reference("env:A_1") == "env:A_1"
     for bad in ("plain", "env:", "env:A B", "file:relative", "http://x"):
-        with pytest.raises(ValueError, match="reference"):
+        with pytest.raises(ValueError, match=r"reference|absolute"):
             check_reference(bad)
     assert check_https("https://api.example.com/") == "https://api.example.com"
     assert check_https("http://127.0.0.1:99") == "http://127.0.0.1:99"

@@ -52,6 +52,13 @@ async def store(server: PrivateValkey) -> AsyncIterator[Store]:
     await opened.close()
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def event(number: int | str) -> str:
     return json.dumps({"id": f"uri:{number}", "url": f"https://x.example/{number}"}, separators=(",", ":"))
 
@@ -251,9 +258,7 @@ async def test_too_few_replicas_is_unavailable_but_applied(server: PrivateValkey
 
 async def test_enough_replicas(server: PrivateValkey) -> None:
     with PrivateValkey() as replica, server.client() as first, replica.client() as second:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        port = str(free_port())
         first.config_set("port", port)
         second.replicaof("127.0.0.1", port)
         for _ in range(500):
@@ -265,6 +270,36 @@ async def test_enough_replicas(server: PrivateValkey) -> None:
         assert second.exists(f"gw:{{{S}}}:seen:id:d1") == 1
         await store.close()
         first.config_set("port", "0")
+
+
+async def test_a_cluster() -> None:
+    port, bus = free_port(), free_port()
+    extra = (f"port {port}", "bind 127.0.0.1", "cluster-enabled yes", f"cluster-port {bus}")
+    with PrivateValkey(extra=extra) as server:
+        with server.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            for _ in range(200):
+                if client.execute_command("CLUSTER INFO")["cluster_state"] == "ok":
+                    break
+                await asyncio.sleep(0.05)
+        store = await Store.open(f"redis+cluster://127.0.0.1:{port}", require=True)
+        sources = ("a", "b", "c")
+        await asyncio.gather(*(store.admit(admit(one, source=one)) for one in sources))
+        for one in sources:
+            batch = await one_batch(store, source=one)
+            assert await store.started(batch, NOW)
+            assert await store.admit_run(batch.dispatch, DIGEST, "1", f"j{one}", NOW, 60) == "admitted"
+            assert await store.done(batch, NOW, "sent")
+        assert len((await store.deliveries()).rows) == 3
+        await store.close()
+        store = await Store.open(f"redis+cluster://127.0.0.1:{port}", wait_replicas=1, require=True)
+        with pytest.raises(Unavailable, match="store-replicas"):
+            await store.admit(admit("later", source="a"))
+        with server.client() as client:
+            client.script_flush()
+        with pytest.raises(Unavailable, match="store-replicas"):
+            await store.admit(admit("later", source="a"))
+        await store.close()
 
 
 # -- queue

@@ -18,10 +18,11 @@ from gateway.embedded import launch, server_binary, write_config
 class PrivateValkey:
     """Use as a context. `url` is its address; `restart`, `kill`, `pause` and `resume` do what they say to its pid."""
 
-    def __init__(self, fsync: str = "always") -> None:
+    def __init__(self, fsync: str = "always", extra: tuple[str, ...] = ()) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gwv-"))
         self.socket = self.folder / "s"
         self.fsync = fsync
+        self.extra = extra  # further lines of the configuration, which win over those before
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -39,6 +40,8 @@ class PrivateValkey:
 
     def start(self) -> None:
         config = write_config(self.folder, self.socket, self.fsync)
+        with config.open("a") as file:
+            file.writelines(f"{line}\n" for line in self.extra)
         self.process = launch(server_binary(), config)
         for _ in range(1500):
             if self.process.poll() is not None:

@@ -6,6 +6,7 @@ from gateway.cli.check import check
 from gateway.cli.compile import compile_
 from gateway.cli.demo import demo
 from gateway.cli.envelope import envelope
+from gateway.cli.options import show_problems
 from gateway.cli.profiles import profiles
 from gateway.cli.serve import serve
 from gateway.errors import ConfigError, Unavailable
@@ -19,11 +20,7 @@ class Gateway(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            for problem in error.problems:
-                click.echo(
-                    f"{problem.file}: {problem.key or '(file)'}: {problem.problem}\n    fix: {problem.fix}", err=True
-                )
-            click.echo(f"{len(error.problems)} problem(s)", err=True)
+            show_problems(error)
             ctx.exit(2)
         except Unavailable as error:
             click.echo(f"unavailable: {error.reason}; try again in {error.retry_after_s} s", err=True)

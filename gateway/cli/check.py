@@ -1,14 +1,18 @@
 """`gateway check`: every problem of the configuration at once, without starting anything."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.cli.options import config_option, json_option
-from gateway.errors import ConfigError
-from gateway.settings import load_configuration
+from gateway.errors import ConfigError, Problem
+from gateway.settings import Configuration, load_configuration, resolve
 
 
 @click.command(epilog="Example: gateway check --config /etc/gateway/gateway.toml")
@@ -18,13 +22,34 @@ def check(config: Path, *, as_json: bool) -> None:
     """Check configuration, profiles, subscriptions and secret references; exit 2 with every problem found."""
     try:
         loaded = load_configuration(config)
+        problems: Sequence[Problem] = further_problems(loaded)
     except ConfigError as error:
-        if not as_json:
-            raise
-        click.echo(json.dumps({"problems": [asdict(problem) for problem in error.problems]}))
-        raise SystemExit(2) from None
+        problems = error.problems
     if as_json:
-        click.echo(json.dumps({"problems": []}))
-    else:
-        sources, enrolled = len(loaded.sources), len(loaded.enrolled)
-        click.echo(f"{config}: good. {sources} source(s), {enrolled} enrolled subscription(s).")
+        click.echo(json.dumps({"problems": [asdict(problem) for problem in problems]}))
+        raise SystemExit(2 if problems else 0)
+    if problems:
+        raise ConfigError(problems)
+    click.echo(f"{config}: good. Sources: {len(loaded.sources)}, enrolled subscriptions: {len(loaded.enrolled)}.")
+    for name in loaded.sources if loaded.settings.server.public_url else ():
+        click.echo(f"  {name}: {loaded.settings.server.public_url}/hooks/{name}")
+
+
+def further_problems(loaded: Configuration) -> list[Problem]:
+    """What a start would refuse or leave inactive although the file itself can be read."""
+    file, server = str(loaded.file), loaded.settings.server
+    problems = [
+        Problem(file, f"enrollments ({one.subscription.digest})", f"cannot be active: {reason}", "correct or remove it")
+        for one, reason in loaded.index.inactive
+    ]
+    reference = loaded.settings.github.private_key
+    try:
+        key = load_pem_private_key(resolve(reference), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, RSAPrivateKey):
+        fix = f"{reference} must hold the key file that GitHub gave for the App"
+        problems.append(Problem(file, "github.private_key", "is no unencrypted RSA private key in PEM form", fix))
+    if server.bind.rpartition(":")[2] == server.admin_bind.rpartition(":")[2] != "0":
+        problems.append(Problem(file, "server.admin_bind", "has the port of server.bind", "give it another port"))
+    return problems

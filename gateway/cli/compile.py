@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gateway.cli.options import show_problems
 from gateway.compile import compile_file, encode
 from gateway.errors import ConfigError
 
@@ -41,8 +42,7 @@ def compile_(
             origin=origin,
         )
     except ConfigError as error:
-        for problem in error.problems:
-            click.echo(f"{problem.file}: {problem.key}: {problem.problem}\n    fix: {problem.fix}", err=True)
+        show_problems(error)
         raise SystemExit(EXIT_REFUSED) from None
     if output is None:
         for document in documents:

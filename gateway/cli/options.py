@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gateway.errors import ConfigError
 from gateway.settings import default_path
 
 config_option = click.option(
@@ -15,3 +16,11 @@ config_option = click.option(
     help="The configuration file.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+
+
+def show_problems(error: ConfigError) -> None:
+    """Print every problem with its fix to standard error."""
+    for problem in error.problems:
+        place = ": ".join(part for part in (problem.file, problem.key) if part)
+        click.echo(f"{place}: {problem.problem}\n    fix: {problem.fix}", err=True)
+    click.echo(f"problems: {len(error.problems)}", err=True)

@@ -2,12 +2,13 @@
 -- Crash prevented: between "the id is consumed" and "the event is queued" the process or the server may die; done in two
 -- steps, the provider's retry would be a duplicate of something that was never queued. A delivery that asks again (its
 -- first answer was lost) finds its own id and is told success; nothing is queued twice.
--- ARGV: payload, now, record cap, record age
+-- ARGV: payload, now, record cap, record age (times in microseconds, as records have them)
 local deliveries, now = cjson.decode(ARGV[1]), tonumber(ARGV[2])
 local cap, age = tonumber(ARGV[3]), tonumber(ARGV[4])
 local fresh = {}
 
 local function admit_item(delivery, at, item)
+  local ms = math.floor(at / 1000)
   local ttl, dedupe, jti, jti_ttl, entries = item[1], item[2], item[3], item[4], item[5]
   for position, text in ipairs(dedupe) do
     local key = P .. 'seen:' .. text
@@ -30,8 +31,8 @@ local function admit_item(delivery, at, item)
     fresh[key] = true
   end
   for _, entry in ipairs(entries) do
-    redis.call('RPUSH', P .. 'lane:' .. entry[1], string.format('%d', at) .. '\n' .. delivery .. '\n' .. entry[2])
-    redis.call('ZADD', P .. 'ready', 'NX', at, entry[1])
+    redis.call('RPUSH', P .. 'lane:' .. entry[1], string.format('%d', ms) .. '\n' .. delivery .. '\n' .. entry[2])
+    redis.call('ZADD', P .. 'ready', 'NX', ms, entry[1])
   end
   return 'queued', false, true
 end

@@ -1,5 +1,5 @@
 -- Put before every other script. KEYS[1] is the prefix of one source ("gw:{source}:"); all keys that a script touches
--- start with it, so that they share one hash slot. Times are whole milliseconds of the caller's clock, except leases:
+-- start with it, so that they share one hash slot. Times are whole milliseconds (records: microseconds) of the caller, except leases:
 -- those expire by the server's clock, which all dispatchers share.
 local P = KEYS[1]
 local SETTLED_S = 604800         -- a settled dispatch stays known for 7 days
@@ -32,7 +32,8 @@ local function forget_events(key)
   redis.call('EXPIRE', key, SETTLED_S)
 end
 
--- Records of one class: a hash and its index by time, capped by number and age, gone when nothing is added for that long.
+-- Records of one class: a hash and its index by time (microseconds: a client's requests follow each other within a
+-- millisecond), capped by number and age, gone when nothing is added for that long.
 local function keep_record(class, id, at, value)
   redis.call('HSET', P .. 'rec:' .. class, id, value)
   redis.call('ZADD', P .. 'rec:' .. class .. ':at', at, id)
@@ -40,7 +41,7 @@ end
 
 local function trim_records(class, cap, age_s, now)
   local index, rows = P .. 'rec:' .. class .. ':at', P .. 'rec:' .. class
-  local gone = redis.call('ZRANGEBYSCORE', index, '-inf', now - age_s * 1000, 'LIMIT', 0, 1000)
+  local gone = redis.call('ZRANGEBYSCORE', index, '-inf', now - age_s * 1000000, 'LIMIT', 0, 1000)
   local over = redis.call('ZCARD', index) - #gone - cap
   if over > 0 then
     for _, id in ipairs(redis.call('ZRANGE', index, #gone, #gone + math.min(over, 1000) - 1)) do gone[#gone + 1] = id end

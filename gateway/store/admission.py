@@ -10,6 +10,7 @@ import orjson
 from gateway.errors import Unavailable
 from gateway.store.client import Client, prefix
 from gateway.store.connect import CALL_S
+from gateway.store.records import micros
 from gateway.store.types import Admit, AdmitItem, Admitted, ItemResult, Limits
 
 MOST = 256  # items of one call
@@ -33,7 +34,7 @@ def _item(item: AdmitItem, now: float) -> list[object]:
 
 def _encode(one: Admit) -> bytes:
     """Encode one delivery for the script; done a delivery each, so that one that cannot be encoded fails alone."""
-    return orjson.dumps((one.delivery, int(one.now * 1000), one.record, [_item(item, one.now) for item in one.items]))
+    return orjson.dumps((one.delivery, micros(one.now), one.record, [_item(item, one.now) for item in one.items]))
 
 
 def _results(answer: str) -> list[Admitted]:
@@ -120,7 +121,7 @@ class GroupCommit:
 
     async def _run(self, source: str, taken: list[_Waiting]) -> list[Admitted]:
         limits = self._limits
-        now = int(max(one.now for one in taken) * 1000)
+        now = micros(max(one.now for one in taken))
         payload = b"[" + b",".join(one.row for one in taken) + b"]"
         return _results(
             await self._client.run_copied("admit", prefix(source), payload, now, limits.records, limits.records_age_s)

@@ -28,22 +28,27 @@ SOURCES_S = 30 * 86_400
 class _Place:
     """Where a record stands in time; the text form is a page's cursor."""
 
-    millis: int
+    time_us: int
     id: str
 
     @classmethod
     def parse(cls, cursor: str) -> "_Place":
         """Read a cursor; ValueError where it is none."""
-        millis, dash, ident = cursor.partition("-")
-        if not (dash and ident and millis.isascii() and millis.isdigit()):
+        time_us, dash, ident = cursor.partition("-")
+        if not (dash and ident and time_us.isascii() and time_us.isdigit()):
             raise ValueError("not a cursor")
-        return cls(int(millis), ident)
+        return cls(int(time_us), ident)
 
     def __str__(self) -> str:
-        return f"{self.millis}-{self.id}"
+        return f"{self.time_us}-{self.id}"
 
 
 _Stream = AsyncGenerator[tuple[_Place, dict[str, Any]], None]
+
+
+def micros(seconds: float) -> int:
+    """Return a record's time: microseconds order the requests of one millisecond."""
+    return round(seconds * 1_000_000)
 
 
 def _class_of(outcome: str) -> str:
@@ -88,7 +93,7 @@ class Records:
             self.dropped += 1
             return
         row = orjson.loads(record)
-        at = int(float(row["received_at"]) * 1000)
+        at = micros(float(row["received_at"]))
         self._buffer.setdefault(source, []).append((str(row["id"]), at, _class_of(row["outcome"]), record))
         self._size += 1
         if self._task is None:
@@ -172,7 +177,7 @@ class Records:
     async def _newest(self, source: str, name: str, start: _Place | None) -> "_Stream":
         """Yield one class of a source from `start` on, newest first, a chunk a round trip."""
         key, offset = f"{prefix(source)}rec:{name}", 0
-        top = f"{start.millis}" if start else "+inf"
+        top = f"{start.time_us}" if start else "+inf"
         while True:
 
             async def places(redis: Any, offset: int = offset) -> list[_Place]:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gateway.cli import main
 from gateway.errors import Unavailable
@@ -20,9 +22,13 @@ def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str]:
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TEST_SECRET", "planted-secret-value")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "app.pem").write_bytes(pem)
     path = tmp_path / "gateway.toml"
     path.write_text(
-        '[store]\nembedded = "store"\n[github]\napp_id = 1\nprivate_key = "env:TEST_SECRET"\n'
+        '[store]\nembedded = "store"\n[github]\napp_id = 1\n'
+        f'private_key = "file:{tmp_path}/app.pem"\n'
         '[sources.github-acme]\nprofile = "github"\nsecrets = ["env:TEST_SECRET"]\n',
     )
     return path
@@ -42,7 +48,10 @@ def test_every_command_has_help_with_an_example() -> None:
 
 
 def test_check_says_good_or_lists_every_problem(config: Path) -> None:
-    assert run("check", "--config", str(config)) == (0, f"{config}: good. 1 source(s), 0 enrolled subscription(s).\n")
+    assert run("check", "--config", str(config)) == (
+        0,
+        f"{config}: good. Sources: 1, enrolled subscriptions: 0.\n",
+    )
     assert json.loads(run("check", "--json", "--config", str(config))[1]) == {"problems": []}
     config.write_text(config.read_text().replace('"github"', '"gihtub"').replace("app_id = 1", "app_id = 0"))
     status, text = run("check", "--config", str(config))
@@ -52,6 +61,21 @@ def test_check_says_good_or_lists_every_problem(config: Path) -> None:
     status, text = run("check", "--json", "--config", str(config))
     assert status == 2
     assert set(json.loads(text)["problems"][0]) == {"file", "key", "problem", "fix"}
+
+
+def test_check_finds_what_a_start_would_refuse(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "app.pem").write_text("hi")
+    config.write_text('[server]\nbind = "127.0.0.1:8081"\n' + config.read_text())
+    document = json.loads((EXAMPLES / "linear-issue-created.json").read_text())
+    folder = tmp_path / "subscriptions" / "enrolled"
+    folder.mkdir(parents=True)
+    (folder / "linear.json").write_text(json.dumps(document))
+    entry = f'[[enrollments]]\nsubscription = "{document["digest"]}"\nsource = "github-acme"\ninstallation = 1\n'
+    (folder / "linear.toml").write_text(entry)
+    status, text = run("check", "--json", "--config", str(config))
+    keys = [problem["key"] for problem in json.loads(text)["problems"]]
+    assert status == 2
+    assert keys == [f"enrollments ({document['digest']})", "github.private_key", "server.admin_bind"]
 
 
 def test_check_never_shows_a_secret(config: Path) -> None:

@@ -44,7 +44,11 @@ def sample_body(size_bytes: int) -> bytes:
     example = json.loads((ROOT / "subscriptions" / "samples" / "github.json").read_text())["body"]
     example["issue"]["body"] = "@NONCE@"
     example["issue"]["created_at"] = "2026-01-01T00:00:00Z"
-    user = {"login": "octo-user", "id": 583231, "type": "User", "url": "https://api.github.com/users/octo-user"}
+    user = {"login": "octo-user", "id": 583231, "type": "User", "site_admin": False}
+    user |= {
+        f"{name}_url": f"https://api.github.com/users/octo-user/{name}"
+        for name in "avatar html followers following gists starred subscriptions organizations repos events".split()
+    }
     example["issue"]["assignees"] = []
     while len(json.dumps(example, separators=(",", ":"))) < size_bytes:
         example["issue"]["assignees"].append(user)

@@ -43,7 +43,8 @@ def loads(data: bytes) -> Any:
         lossless = False  # not a verdict: lone surrogates, long numbers and deep nesting are judged below
     if not lossless:
         return _loads_slowly(data)
-    _check_levels(document)
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:  # fewer cannot nest deeper, and most bodies have fewer
+        _check_levels(document)
     return document
 
 

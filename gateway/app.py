@@ -76,10 +76,15 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     wanted = [(event, matches) for event, matches, _ in found if matches]
     if not wanted:
         return _nothing_wanted(raw, source.profile, reading.ignored, reading.rejected, considered, verified.key)
-    if gateway.low_on_disk():
-        raise Unavailable("disk-nearly-full", 60)  # a store that cannot append would exit with what it has not written
+    refuse_on_a_full_disk(gateway)
     admit = project(raw, wanted, considered, now)
     return _admitted(raw, source.profile, await gateway.store.admit(admit), considered, verified.key)
+
+
+def refuse_on_a_full_disk(gateway: Gateway) -> None:
+    """Raise Unavailable where little disk is left: a store that cannot append would end, and answer nobody."""
+    if gateway.low_on_disk():
+        raise Unavailable("disk-nearly-full", 60)
 
 
 async def _ring(raw: RawDelivery, source: Source, keys: Keys) -> KeyRing:
@@ -269,10 +274,11 @@ async def answer(
 def public_app(gateway: Gateway) -> ASGIApp:
     """What providers (and admission) reach. Deliveries pass no router or middleware: they are the hot path."""
     hooks, others = Hooks(gateway), Starlette(routes=health_routes(gateway))
+    others.router.redirect_slashes = False  # a redirect would repeat the sender's own Host
 
     async def public(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if scope["type"] == "http" and path.startswith(PREFIX) and "/" not in path[len(PREFIX) :]:
+        if scope["type"] == "http" and path.startswith(PREFIX):
             await hooks(scope, receive, send)
         else:
             await others(scope, receive, send)
@@ -328,6 +334,7 @@ def health_routes(gateway: Gateway) -> list[Route]:
     async def readyz(_request: Request) -> Response:
         try:
             await gateway.store.ping()
+            refuse_on_a_full_disk(gateway)
         except Unavailable as error:
             return Response(status_code=503, headers={"retry-after": str(error.retry_after_s)})
         return Response(status_code=200)

@@ -165,6 +165,7 @@ class Dispatcher:
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._parked: dict[int, float] = {}
+        self._left: set[str] = set()
         self._suspended: dict[str, str] = {}
         self._reread: dict[str, float] = {}  # when the repository of a subscription was last looked for
         self._away = 0  # failed calls of the loop in a row
@@ -237,6 +238,8 @@ class Dispatcher:
         if now >= self._fresh_at:
             self._parked = await self._store.parked(self._clock())
             self._suspended = await self._store.suspended()
+            # a source that was taken out of the configuration may have left work, which becomes dead letters
+            self._left = await self._store.sources()
             self._fresh_at = now + FRESH_S
         if now < self._sweep_at:
             sources = list(self._ready)
@@ -244,7 +247,7 @@ class Dispatcher:
             return sources
         self._sweep_at = now + self._idle_s
         self._ready.clear()
-        sources = list(self._sources())
+        sources = list(dict.fromkeys([*self._sources(), *sorted(self._left)]))
         self._turn += 1
         cut = self._turn % len(sources) if sources else 0
         return sources[cut:] + sources[:cut]

@@ -184,6 +184,10 @@ class Embedded:
                 await self._ensure()
             self._watch = asyncio.create_task(self._keep())
             await self._wait()
+        except OSError as error:  # a full disk, say
+            await self.stop()
+            log.error("store-embedded-failed: %s", error)  # noqa: TRY400
+            raise Unavailable("store-embedded-failed", 60) from error
         except BaseException:
             await self.stop()
             raise
@@ -243,8 +247,12 @@ class Embedded:
                 await self._end(pid)
         self._child = launch(server_binary(), write_config(self.folder, self._socket, self._fsync))
         temporary = self.folder / "server.pid.new"
-        temporary.write_text(str(self._child.pid), "ascii")
-        temporary.replace(self.folder / "server.pid")
+        try:
+            temporary.write_text(str(self._child.pid), "ascii")
+            temporary.replace(self.folder / "server.pid")
+        except OSError:
+            await self._end(self._child.pid)  # nobody would find it again
+            raise
 
     async def _end(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -5,6 +5,7 @@ dispatches in flight settle, close the store. What is cut off all the same stays
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -30,6 +31,8 @@ from gateway.keys import Keys
 from gateway.settings import Configuration, load_configuration, resolve
 from gateway.store import Store
 
+DISCARD_S = 15.0
+UNREAD_S = 30  # a client that reads nothing of its answers for so long is cut off
 DRAIN_S = 20.0  # above the body deadline (8) plus the store's time (2), so that Hypercorn never cuts a request off
 
 
@@ -58,6 +61,9 @@ def listen(bind: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # accepted sockets inherit it: the server below waits without end for a client that does not read
+    # https://man7.org/linux/man-pages/man7/tcp.7.html
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_S * 1000)
     try:
         listener.bind((host, int(port)))
         listener.listen(1024)
@@ -167,8 +173,8 @@ def reload(gateway: Gateway) -> None:
     except ConfigError as error:
         for problem in error.problems:
             log.event("reload-refused", logging.ERROR, file=problem.file, key=problem.key, problem=problem.problem)
-    except ValueError as error:
-        log.event("reload-refused", logging.ERROR, problem=str(error))
+    except Exception as error:  # noqa: BLE001 (whatever a new file holds, the old configuration goes on)
+        log.event("reload-refused", logging.ERROR, problem=type(error).__name__)
     else:
         gateway.configuration = configuration
         log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
@@ -186,18 +192,48 @@ async def _http(app: ASGIFramework, listener: socket.socket, stop: asyncio.Event
     config.keep_alive_timeout = 60
     config.keep_alive_max_requests = 1_000_000
     config.h11_max_incomplete_size = 32_768
-    await hypercorn_serve(_http1_only(app), config, shutdown_trigger=stop.wait)
+    await hypercorn_serve(guard(app), config, shutdown_trigger=stop.wait)
 
 
-def _http1_only(app: Any) -> Any:
-    """Refuse prior-knowledge HTTP/2, which no switch turns off: its connection ends with streams in flight unanswered."""
+def guard(app: Any) -> Any:
+    """Keep from the application what the server below would let happen.
+
+    Prior-knowledge HTTP/2, which no switch turns off, is refused: its connection ends with streams in flight unanswered.
+    A body that is answered before its end is read on beside the answer: the server's queue of ten pieces would fill, its
+    reader and the answer's end would wait for each other, and the connection and its descriptor would never be freed.
+    """
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["http_version"].startswith("2"):
-            await send({"type": "http.response.start", "status": 505, "headers": [(b"content-length", b"0")]})
-            await send({"type": "http.response.body", "body": b""})
-        else:
+        if scope["type"] != "http":
             await app(scope, receive, send)
+            return
+        ended, discarding = False, None
+
+        async def counted() -> Any:
+            nonlocal ended
+            message = await receive()
+            ended = message["type"] == "http.disconnect" or not message.get("more_body", False)
+            return message
+
+        async def discard() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DISCARD_S):
+                    while not ended:
+                        await counted()
+
+        async def answering(message: Any) -> None:
+            nonlocal discarding
+            if discarding is None and not ended:
+                discarding = asyncio.create_task(discard())
+            await send(message)
+
+        if scope["http_version"].startswith("2"):
+            await answering({"type": "http.response.start", "status": 505, "headers": [(b"content-length", b"0")]})
+            await answering({"type": "http.response.body", "body": b""})
+        else:
+            await app(scope, counted, answering)
+        if discarding is not None:
+            await discarding
 
     return guarded
 

@@ -312,7 +312,7 @@ def _parse(path: Path) -> Settings:
         raise ConfigError([Problem(str(path), "", "does not exist", fix)]) from None
     except OSError as error:
         raise ConfigError([Problem(str(path), "", f"cannot be read: {error.strerror}", "name a TOML file")]) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError([Problem(str(path), "", f"is not readable TOML: {error}", "repair the syntax")]) from None
     try:
         return Settings.model_validate(document)
@@ -429,7 +429,7 @@ def _enrolled(
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
             extra = EnrollmentFile.model_validate(table)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
             problems.append(Problem(str(file), "", f"is not readable TOML: {error}", "repair the syntax"))
         except ValidationError as error:
             problems += model_problems(str(file), error)

@@ -30,6 +30,7 @@ from gateway.profiles import (
 )
 from gateway.schemes import client_state, ed25519, jwt, layout, mac, shared_secret
 
+MAX_ITEMS: Final = 1000
 _TIMESTAMP: Final = re.compile(rb"[0-9]{1,13}")
 _NO_FACTS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -178,8 +179,8 @@ def _prove(raw: RawDelivery, source: Source, keys: KeyRing, now: float) -> Verif
 def _prove_items(raw: RawDelivery, proof: ClientStateProof, keys: KeyRing) -> tuple[ItemProof, ...]:
     """Decode the batch and prove each item; raises Rejection `json-...` (400) where there is no list of items."""
     items = pointers.resolve(strict_json.loads(raw.body), pointers.parse(proof.items))
-    if not isinstance(items, list):
-        raise Rejection("json-shape", 400)
+    if not isinstance(items, list) or len(items) > MAX_ITEMS:
+        raise Rejection("json-shape", 400)  # each item costs a proof, and nobody is proved yet
     secrets = [(secret.label, secret.value, secret.subscription) for secret in keys.secrets if secret.value]
     return tuple(_prove_item(item, proof, secrets) for item in items)
 

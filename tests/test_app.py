@@ -206,6 +206,13 @@ async def test_graph_validation_and_a_mixed_batch(driver: Driver) -> None:
     assert (status, (await driver.newest("teams-acme"))["outcome"]) == (202, "rejected")
 
 
+async def test_graph_cannot_be_made_to_prove_a_million_items(driver: Driver) -> None:
+    for count, reason in ((300_000, "json-size"), (1001, "json-shape")):
+        body = b'{"value":[' + b"{}," * count + b"1]}"
+        assert (await driver.post("teams-acme", {}, body))[0] == 400
+        assert (await driver.newest("teams-acme"))["reason"] == reason
+
+
 async def test_gitlab_gets_2xx_for_what_is_authentic_and_401_for_what_is_not(driver: Driver) -> None:
     headers, body = driver.signed(
         "gitlab-acme",
@@ -246,6 +253,7 @@ async def test_a_full_disk_or_a_dead_store_consumes_nothing(valkey: PrivateValke
     driver.gateway.low_on_disk = lambda: True
     status, answered, _ = await driver.post("github-acme", headers, body)
     assert (status, answered["retry-after"]) == (503, "60")
+    assert (await driver.call("/readyz", {}, b"", method="GET"))[0] == 503
     driver.gateway.low_on_disk = lambda: False
     valkey.kill()
     try:

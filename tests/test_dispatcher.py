@@ -373,6 +373,13 @@ async def test_a_revoked_subscription_is_a_dead_letter(house: House) -> None:
     assert house.sent == []
 
 
+async def test_work_of_a_removed_source_is_a_dead_letter(house: House) -> None:
+    await house.admit(enrolled_for("acme/web"))
+    house.start(sources=tuple)
+    await until(lambda: bool(house.turns))
+    assert await house.dead() == ["revoked"]
+
+
 async def test_a_denied_one_is_a_dead_letter(house: House) -> None:
     await house.admit(house.enroll("acme/web", mode="deny"))
     house.start()

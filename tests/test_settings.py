@@ -49,6 +49,9 @@ def test_a_missing_or_broken_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         load_configuration(tmp_path / "none.toml")
     assert "TOML" in problems(tmp_path, "[[")[0][1]
+    assert "TOML" in problems(tmp_path, "a=" + "[" * 100_000)[0][1]
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_configuration(tmp_path)
 
 
 def test_unknown_keys_are_refused_all_at_once(tmp_path: Path) -> None:

@@ -150,3 +150,9 @@ def test_the_limit_holds_deep_in_a_call_stack() -> None:
 
     assert sys.getrecursionlimit() >= 1000
     assert isinstance(down(300), dict)
+
+
+def test_a_body_of_nothing_but_brackets_is_refused_before_it_is_decoded() -> None:
+    with pytest.raises(Rejection, match="json-size"):
+        strict_json.loads(b"[" + b"{}," * 200_000 + b"1]")
+    assert len(strict_json.loads(b"[" + b"{}," * 100_000 + b"1]")) == 100_001

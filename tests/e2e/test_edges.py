@@ -1,6 +1,7 @@
 """The receiver over real sockets: what it refuses before anything is believed, and how it ends."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -136,3 +137,36 @@ async def test_a_stopped_store_is_503_within_two_seconds_and_then_works_again(st
         await asyncio.sleep(0.1)
     async with stage.session.post(url, data=body, headers=headers) as response:
         assert response.status == 200  # applied whole before, or now: either way the provider may stop trying
+
+
+def descriptors(stage: Stage) -> int:
+    return len(list(Path(f"/proc/{stage.receiver.pid}/fd").iterdir()))
+
+
+async def test_an_early_answer_leaves_no_connection_behind(stage: Stage) -> None:
+    host, _, port = stage.public.removeprefix("http://").rpartition(":")
+    before = descriptors(stage)
+
+    async def endless(path: str) -> None:
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+        with contextlib.suppress(ConnectionError):
+            for _ in range(400):
+                writer.write(b"2\r\naa\r\n" * 500)
+                await writer.drain()
+                await asyncio.sleep(0.03)
+        writer.transport.abort()
+
+    await asyncio.gather(*(endless(path) for path in ["/hooks/github-acme"] * 5 + ["/hooks/nobody", "/nowhere"] * 3))
+    for _ in range(100):
+        if descriptors(stage) <= before:
+            break
+        await asyncio.sleep(0.2)
+    assert descriptors(stage) <= before
+
+
+async def test_a_path_below_a_hook_is_no_source_and_no_redirect(stage: Stage) -> None:
+    for path in ("/hooks/github-acme/", "/hooks/a/b", "/hooks/", "/hooks/%00"):
+        async with stage.session.post(stage.public + path, allow_redirects=False) as response:
+            assert response.status == 404, path
+            assert response.headers["gateway-delivery"]

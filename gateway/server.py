@@ -28,7 +28,8 @@ from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Keys
-from gateway.settings import Configuration, load_configuration, resolve
+from gateway.reload import Reloader, log_inactive
+from gateway.settings import Base, Configuration, load_configuration, resolve
 from gateway.store import Store
 
 DISCARD_S = 15.0
@@ -93,28 +94,30 @@ async def _serve(
         dispatcher = _dispatcher(gateway, session) if role != "receive" else None
         if dispatcher is not None:
             gateway.wake = dispatcher.wake
-        loop.add_signal_handler(signal.SIGHUP, lambda: reload(gateway))
+        reloader = Reloader(gateway)
+        loop.add_signal_handler(signal.SIGHUP, reloader.ask)
+        watching = asyncio.create_task(reloader.run())
         tasks = [asyncio.create_task(_http(app, sockets[name], stop)) for name, app in _apps(gateway, role)]
         sending = asyncio.create_task(dispatcher.run()) if dispatcher is not None else None
         _settle_memory()
         log.event(
             "serving", role=role, **binds, sources=len(configuration.sources), enrolled=len(configuration.enrolled)
         )
-        for one, reason in configuration.index.inactive:
-            log.event("subscription-inactive", logging.WARNING, digest=one.subscription.digest, reason=reason)
+        log_inactive(configuration)
         waiting = asyncio.create_task(stop.wait())
         ended, _ = await asyncio.wait(
-            {waiting, *tasks, *([sending] if sending else [])}, return_when=asyncio.FIRST_COMPLETED
+            {waiting, watching, *tasks, *([sending] if sending else [])}, return_when=asyncio.FIRST_COMPLETED
         )
         failed = waiting not in ended  # a part ended by itself: end all, so that a supervisor starts us anew
         stop.set()
         log.event("draining", logging.ERROR if failed else logging.INFO)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(*tasks, watching, return_exceptions=True)
         if dispatcher is not None and sending is not None:
             dispatcher.stop()
             await asyncio.gather(sending, return_exceptions=True)
-        for task in (*tasks, *([sending] if sending else [])):
-            if task.exception() is not None:
+        for task in (*tasks, watching, *([sending] if sending else [])):
+            if not task.cancelled() and task.exception() is not None:
                 log.LOGGER.error("part-failed", exc_info=task.exception())
                 failed = True
     log.event("stopped")
@@ -144,7 +147,7 @@ def _dispatcher(gateway: Gateway, session: aiohttp.ClientSession) -> Dispatcher:
     )
 
 
-async def open_store(stack: AsyncExitStack, configuration: Configuration) -> tuple[Store, Callable[[], bool]]:
+async def open_store(stack: AsyncExitStack, configuration: Configuration | Base) -> tuple[Store, Callable[[], bool]]:
     """Open the store, starting the embedded one where that is configured; closed and stopped by the stack.
 
     The second value says whether the embedded store's disk is nearly full; for another server that is its operator's watch.
@@ -163,21 +166,6 @@ async def open_store(stack: AsyncExitStack, configuration: Configuration) -> tup
     )
     stack.push_async_callback(store.close)
     return store, low_on_disk
-
-
-def reload(gateway: Gateway) -> None:
-    """Take the configuration anew; a bad one keeps the old and says so."""
-    try:
-        configuration = load_configuration(gateway.configuration.file)
-        gateway.keys.replace(configuration.settings)
-    except ConfigError as error:
-        for problem in error.problems:
-            log.event("reload-refused", logging.ERROR, file=problem.file, key=problem.key, problem=problem.problem)
-    except Exception as error:  # noqa: BLE001 (whatever a new file holds, the old configuration goes on)
-        log.event("reload-refused", logging.ERROR, problem=type(error).__name__)
-    else:
-        gateway.configuration = configuration
-        log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
 
 
 async def _http(app: ASGIFramework, listener: socket.socket, stop: asyncio.Event) -> None:

@@ -224,6 +224,21 @@ class Settings(Model):
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """The settings and sources, without what is enrolled."""
+
+    file: Path
+    settings: Settings
+    profiles: Mapping[str, Profile]
+    sources: Mapping[str, Source]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the enrolled documents and of the enrollments beside them."""
+        return self.file.parent / self.settings.subscriptions.path
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What a process runs on: the settings and all that they name, loaded and checked together."""
 
@@ -265,6 +280,33 @@ def resolve(reference: str) -> bytes:
 
 def load_configuration(path: Path) -> Configuration:
     """Read the file and everything it names. Raises ConfigError with every problem found."""
+    base, problems = _load_base(path, secrets=True)
+    enrolled, found = _enrolled(path, base.settings, base.sources)
+    problems += found
+    if problems:
+        raise ConfigError(problems)
+    return Configuration(
+        path, base.settings, base.profiles, base.sources, enrolled, build_index(enrolled, base.sources)
+    )
+
+
+def load_base(path: Path) -> Base:
+    """Read the file without the enrolled documents and without a secret's value, for a command that needs neither.
+
+    Raises ConfigError with every problem found.
+    """
+    base, problems = _load_base(path, secrets=False)
+    if problems:
+        raise ConfigError(problems)
+    return base
+
+
+def enrollments(base: Base) -> tuple[tuple[Enrolled, ...], list[Problem]]:
+    """Read what is enrolled, with the problems instead of an error: what is broken is left out and told."""
+    return _enrolled(base.file, base.settings, base.sources)
+
+
+def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
     settings = _parse(path)
     problems: list[Problem] = []
     profiles = load_profiles(data_folder("profiles"))
@@ -286,22 +328,23 @@ def load_configuration(path: Path) -> Configuration:
             source.origin,
             source.freshness_s,
         )
-    problems += [
+    if secrets:
+        problems += _secret_problems(path, settings, sources)
+    return Base(path, settings, profiles, sources), problems
+
+
+def _secret_problems(path: Path, settings: Settings, sources: Mapping[str, Source]) -> list[Problem]:
+    problems = [
         Problem(str(path), key, str(error), "set it, or correct the reference")
         for key, reference in _references(settings)
         if (error := _unresolved(reference)) is not None
     ]
-    problems += [
+    return problems + [
         Problem(str(path), f"sources.{name}.secrets.{label}", error, f"{reference} must hold the provider's own secret")
         for name, source in sources.items()
         for label, reference, _ in settings.sources[name].references()
         if _unresolved(reference) is None and (error := secret_problem(source.profile.proof, resolve(reference)))
     ]
-    enrolled, found = _enrolled(path, settings, sources)
-    problems += found
-    if problems:
-        raise ConfigError(problems)
-    return Configuration(path, settings, profiles, sources, enrolled, build_index(enrolled, sources))
 
 
 def _parse(path: Path) -> Settings:

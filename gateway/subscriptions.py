@@ -318,6 +318,16 @@ class Index:
                 count += 1
                 yield enrolled, trigger, str(pointers[0])
 
+    def listed(self, source: str) -> tuple[tuple[Enrolled, Trigger], ...]:
+        """Return every active trigger of the source, as it is matched: for explaining, not for the path of a delivery."""
+        found = {
+            (candidate[0].subscription.digest, candidate[1].name): candidate
+            for (name, _), candidates in self._listed.items()
+            if name == source
+            for candidate in candidates
+        }
+        return tuple(found.values())
+
     def by_digest(self, digest: str) -> Enrolled | None:
         """Return the active enrollment of a document."""
         return self._by_digest.get(digest)

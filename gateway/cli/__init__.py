@@ -4,11 +4,18 @@ import click
 
 from gateway.cli.check import check
 from gateway.cli.compile import compile_
+from gateway.cli.connectors import connectors
+from gateway.cli.deliver import deliver
+from gateway.cli.deliveries import deliveries
 from gateway.cli.demo import demo
+from gateway.cli.enroll import enroll
 from gateway.cli.envelope import envelope
+from gateway.cli.explain import explain
 from gateway.cli.options import show_problems
 from gateway.cli.profiles import profiles
+from gateway.cli.revoke import revoke
 from gateway.cli.serve import serve
+from gateway.cli.subscriptions import subscriptions
 from gateway.errors import ConfigError, Unavailable
 
 
@@ -37,4 +44,6 @@ def main() -> None:
 
 
 for command in (serve, check, demo, envelope, profiles, compile_):
+    main.add_command(command)
+for command in (connectors, enroll, revoke, subscriptions, explain, deliver, deliveries):
     main.add_command(command)

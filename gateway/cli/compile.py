@@ -1,12 +1,17 @@
 """`gateway compile`: a consumer workflow and its imports become frozen subscription documents."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from gateway.cli.options import show_problems
+from gateway import enrollments
+from gateway.changes import changes
+from gateway.cli.options import config_option, show_problems
 from gateway.compile import compile_file, encode
 from gateway.errors import ConfigError
+from gateway.settings import load_base
 
 EXIT_REFUSED = 1
 
@@ -21,6 +26,10 @@ EXIT_REFUSED = 1
 @click.option("--workflow", help="Path of the workflow that runs; by default the consumer's sibling .lock.yml.")
 @click.option("--workflow-hash", help="sha256:HEX of that file; by default read from it.")
 @click.option("--origin", default="https://github.com", show_default=True, help="Web origin for GitHub families.")
+@click.option(
+    "--check", is_flag=True, help="Write nothing; say what changed against what is enrolled. Exit 1 if anything."
+)
+@config_option
 @click.option("-o", "output", type=click.Path(path_type=Path), help="A file, or with several connectors a folder.")
 def compile_(
     consumer: Path,
@@ -30,6 +39,9 @@ def compile_(
     workflow_hash: str | None,
     origin: str,
     output: Path | None,
+    config: Path,
+    *,
+    check: bool,
 ) -> None:
     """Compile CONSUMER.md into subscription documents, one a connector; print them, or write them with -o."""
     try:
@@ -44,6 +56,8 @@ def compile_(
     except ConfigError as error:
         show_problems(error)
         raise SystemExit(EXIT_REFUSED) from None
+    if check:
+        raise SystemExit(EXIT_REFUSED if _report(documents, config) else 0)
     if output is None:
         for document in documents:
             click.echo(encode(document), nl=False)
@@ -57,3 +71,26 @@ def compile_(
     for file, document in zip(files, documents, strict=True):
         file.write_bytes(encode(document))
         click.echo(f"{file}: {document['digest']}", err=True)
+
+
+def _report(made: Sequence[Mapping[str, Any]], config: Path) -> int:
+    """Print what each document changes against the enrolled ones of its workflow and connector; return how many differ."""
+    base = load_base(config)
+    named = {entry.enrollment.subscription for entry in enrollments.entries(base)}
+    held = [one.subscription for one in enrollments.documents(base) if one.subscription is not None]
+    differing = 0
+    for document in made:
+        key = (document["repository"], document["workflow"], document["connector"])
+        enrolled = [one for one in held if one.digest in named and (one.repository, one.workflow, one.connector) == key]
+        click.echo(f"{document['connector']}: compiles to {document['digest']}")
+        if any(one.digest == document["digest"] for one in enrolled):
+            click.echo("  enrolled, unchanged")
+            continue
+        differing += 1
+        if not enrolled:
+            click.echo("  not enrolled")
+        for one in enrolled:
+            click.echo(f"  enrolled is {one.digest}")
+            for change in changes(one.document, document):
+                click.echo(f"    {change}")
+    return differing

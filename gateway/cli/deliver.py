@@ -1,0 +1,138 @@
+"""`gateway deliver`: send a test delivery to a source, signed as its provider would."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import click
+
+from gateway.cli.explain import read_headers
+from gateway.cli.options import config_option, json_option
+from gateway.demo import load_samples
+from gateway.errors import Unavailable
+from gateway.pointers import parse
+from gateway.profiles import ClientStateProof, Ed25519Proof, JwtProof, Profile, Source
+from gateway.settings import Base, load_base, resolve
+from gateway.signing import prepare, sign
+
+TIMEOUT_S = 30.0
+
+
+@click.command(epilog="Example: gateway deliver linear-acme --config gateway.toml")
+@click.argument("source")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A body as JSON, or a sample with headers and body.  [default: the shipped sample of the source's profile]",
+)
+@click.option(
+    "--headers",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Headers for it: a JSON object, or a list of [name, value] pairs.",
+)
+@click.option("--url", help="Where to: the address before /hooks/.  [default: server.bind on this machine]")
+@config_option
+@json_option
+def deliver(
+    source: str, file: Path | None, headers: Path | None, url: str | None, config: Path, *, as_json: bool
+) -> None:
+    """Sign a delivery with SOURCE's first secret and send it to /hooks/SOURCE.
+
+    The shipped sample carries the source's own identity; whether a subscription wants it depends on what is granted.
+    Times that the provider signs are set to now, and the delivery id is new. Exit 1: it was refused; 3: nobody answered
+    or the receiver is away.
+    """
+    base = load_base(config)
+    if source not in base.sources:
+        raise click.UsageError(f"{source} is none of {', '.join(base.sources)}")
+    target = base.sources[source]
+    sample = _sample(target, file, headers)
+    try:
+        secret = resolve(base.settings.sources[source].references()[0][1])
+        sent, body = prepare(target.profile, sample, secret, time.time())
+        signed = sign(target.profile, sent, body, secret)
+    except (ValueError, KeyError) as error:
+        raise click.UsageError(f"cannot be signed: {error}") from None
+    where = f"{(url or _here(base)).rstrip('/')}/hooks/{source}"
+    status, delivery, answer = asyncio.run(_post(where, signed, body))
+    if as_json:
+        row = {"source": source, "url": where, "status": status, "delivery": delivery, "answer": answer}
+        click.echo(json.dumps({"deliveries": [row]}))
+    else:
+        click.echo(f"{status} {delivery or '(no Gateway-Delivery)'}" + (f" {answer}" if answer else ""))
+        if delivery and 200 <= status < 300:
+            click.echo(f"what became of it: gateway explain {delivery} --config {config}", err=True)
+    raise SystemExit(0 if 200 <= status < 300 else 3 if status >= 500 else 1)
+
+
+def _sample(source: Source, file: Path | None, headers: Path | None) -> dict[str, Any]:
+    profile = source.profile
+    if isinstance(profile.proof, (JwtProof, Ed25519Proof)):
+        raise click.UsageError(
+            f"profile {profile.name}: only the provider has the key that signs; nothing can be sent as it"
+        )
+    shipped = next((one for one in load_samples() if one["profile"] == profile.name), None)
+    if file is None:
+        if shipped is None:
+            raise click.UsageError(f"no sample is shipped for profile {profile.name}; give one with --file")
+        sample = dict(shipped)
+        _identify(sample["body"], source)
+    else:
+        sample = _given(file, profile, shipped or {})
+    given = {name.decode(): value.decode() for name, value in read_headers(headers)}
+    sample["headers"] = {name.lower(): value for name, value in sample.get("headers", {}).items()} | given
+    return sample
+
+
+def _given(file: Path, profile: Profile, shipped: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_bytes())
+    except ValueError:
+        raise click.BadParameter("is no JSON", param_hint="--file") from None
+    if isinstance(document, dict) and isinstance(document.get("body"), (dict, list)) and "headers" in document:
+        return document
+    if isinstance(document, dict) and profile.freshness is not None and profile.freshness.at.startswith("/"):
+        _set(document, profile.freshness.at, f"$now_{profile.freshness.unit}")
+    return {"headers": shipped.get("headers", {}), "body": document}
+
+
+def _identify(body: Any, source: Source) -> None:
+    """Make the sample come from the tenant that the source names."""
+    items = [body]
+    if isinstance(source.profile.proof, ClientStateProof):
+        items = body[source.profile.proof.items.removeprefix("/")]
+    for name, pointer in source.profile.identity.items():
+        if pointer.startswith("/") and source.identity.get(name):
+            for item in items:
+                _set(item, pointer, source.identity[name][0])
+
+
+def _set(document: Any, pointer: str, value: Any) -> None:
+    *parents, last = parse(pointer)
+    for token in parents:
+        document = document.setdefault(token, {})
+    before = document.get(last)
+    document[last] = int(value) if isinstance(before, int) and str(value).isdecimal() else value
+
+
+def _here(base: Base) -> str:
+    host, _, port = base.settings.server.bind.rpartition(":")
+    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '[::]') else host}:{port}"  # noqa: S104 (what it is compared with)
+
+
+async def _post(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str | None, str]:
+    if urlsplit(url).scheme not in {"http", "https"}:
+        raise click.BadParameter("is no http URL", param_hint="--url")
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
+            session.post(url, data=body, headers=headers, allow_redirects=False) as response,
+        ):
+            return response.status, response.headers.get("gateway-delivery"), (await response.text())[:2048]
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise Unavailable(f"{url} does not answer: {type(error).__name__}") from error

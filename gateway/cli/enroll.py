@@ -1,0 +1,158 @@
+"""`gateway enroll`: activate a compiled document: this digest, from this source, through this App installation."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway import enrollments
+from gateway.cli.options import config_option, json_option
+from gateway.cli.store import ask_if_there
+from gateway.errors import ConfigError, Problem, Unavailable
+from gateway.github import GitHubApp, GitHubRefusal, Repository, open_session
+from gateway.settings import MODES, Base, load_base, resolve
+from gateway.subscriptions import Subscription, load_subscription
+
+CHECK_S = 5.0  # how long a spelling check may hold up an enrollment that needs nothing of GitHub
+CHECKED = 20
+
+
+@click.command(
+    epilog="Example: gateway enroll triage.json --source linear-acme --installation 48213991 --config gateway.toml"
+)
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--source", required=True, help="The source whose deliveries it concerns.")
+@click.option("--installation", required=True, type=click.IntRange(min=1), help="The App installation that dispatches.")
+@click.option("--mode", type=click.Choice(MODES), help="auto, or ask somebody first, or deny.  [default: auto]")
+@click.option("--url-template", help="The reviewed URL, for triggers without one of their own (GitHub projects).")
+@click.option(
+    "--attested/--not-attested", default=None, help="The App may not read contents; I vouch for the workflow."
+)
+@click.option(
+    "--repository-id", type=click.IntRange(min=1), help="The repository's numeric id, instead of asking GitHub."
+)
+@config_option
+@json_option
+def enroll(file: Path, source: str, installation: int, config: Path, *, as_json: bool, **given: Any) -> None:
+    """Copy the document FILE into the subscriptions folder and write its entry beside it.
+
+    Running processes notice within 5 seconds. Doing it again changes nothing, keeps options that are not given anew,
+    and resumes a suspended subscription. Exit 1: refused; 2: usage or configuration; 3: GitHub was needed and is away.
+    """
+    base = load_base(config)
+    if source not in base.sources:
+        raise click.BadParameter(f"{source} is none of {', '.join(base.sources)}", param_hint="--source")
+    try:
+        subscription = load_subscription(file.read_bytes(), str(file))
+        options = enrollments.known_options(base, subscription.digest)
+        options |= {name: value for name, value in given.items() if value is not None}
+        enrollments.check(base, subscription, source, installation, options)
+        options["repository_id"] = _repository_id(base, subscription, installation, options.get("repository_id"))
+        done = enrollments.write(base, file, subscription, source, installation, options)
+    except ConfigError as error:
+        if any(problem.key.startswith("github.") for problem in error.problems):
+            raise  # ours, not the document's
+        refuse("; ".join(f"{p.file}: {p.key or 'document'} {p.problem} ({p.fix})" for p in error.problems))
+    except (enrollments.Refused, GitHubRefusal) as refused:
+        refuse(str(refused))
+    resumed = ask_if_there(base, lambda store: store.resume(done.digest), "were it suspended, it stays so")
+    for other in enrollments.rows(base, {}):
+        if (other.repository, other.workflow, other.connector, other.source) == (
+            subscription.repository,
+            subscription.workflow,
+            subscription.connector,
+            source,
+        ) and other.digest != done.digest:
+            click.echo(
+                f"note: {other.digest} concerns the same workflow and stays enrolled; revoke it if you replace it",
+                err=True,
+            )
+    _tell(done, source, resumed=bool(resumed), as_json=as_json)
+
+
+def refuse(why: str) -> None:
+    """Say why and end with 1."""
+    click.echo(f"refused: {why}", err=True)
+    raise SystemExit(1)
+
+
+def _tell(done: enrollments.Done, source: str, *, resumed: bool, as_json: bool) -> None:
+    if done.replaced is not None:
+        click.echo(f"note: it takes the place of {done.replaced}", err=True)
+    if as_json:
+        row = {"digest": done.digest, "source": source, "document": str(done.document), "entry": str(done.entry)}
+        click.echo(json.dumps({"enrollments": [row | {"replaced": done.replaced, "resumed": resumed}]}))
+    else:
+        word = "resumed" if resumed else "enrolled already" if done.known else "enrolled"
+        click.echo(f"{word} {done.digest} from {source}: {done.document}, {done.entry}")
+
+
+def _repository_id(base: Base, subscription: Subscription, installation: int, given: int | None) -> int | None:
+    """Return the id for the entry, None where the document has it. Asks GitHub where nobody said it, else checks as far as it can.
+
+    Raises GitHubRefusal or Refused (exit 1), Unavailable (3), ConfigError (2).
+    """
+    stated = subscription.repository_id
+    if stated is not None and given not in (None, stated):
+        raise enrollments.Refused(f"the document names the repository id {stated}, not {given}")
+    wanted = stated or given
+    names = [subscription.repository]
+    if subscription.connector == "github":
+        names += [str(name) for name in subscription.document["grants"].get("repositories", [])]
+    answers = asyncio.run(_ask(base, installation, list(dict.fromkeys(names))[:CHECKED], needed=wanted is None))
+    for name, answer in answers.items():
+        if isinstance(answer, Repository) and answer.full_name != name:
+            if name != subscription.repository and answer.full_name.lower() == name.lower():
+                text = f"GitHub spells the granted repository {name} as {answer.full_name}; grants are exact, so it never matches"
+            else:
+                text = f"GitHub spells {name} as {answer.full_name}"
+            click.echo(f"warning: {text}", err=True)
+    answer = answers[subscription.repository]
+    if wanted is None:
+        if not isinstance(answer, Repository):
+            raise answer
+        return answer.id
+    if isinstance(answer, Repository) and answer.id != wanted:
+        text = f"GitHub says that {subscription.repository} has the id {answer.id}, not {wanted}: its runs will not be admitted"
+        click.echo(f"warning: {text}", err=True)
+    if isinstance(answer, GitHubRefusal):
+        click.echo(f"warning: GitHub does not show {subscription.repository} to this installation ({answer})", err=True)
+    return None if stated is not None else wanted
+
+
+async def _ask(
+    base: Base, installation: int, names: list[str], *, needed: bool
+) -> Mapping[str, Repository | GitHubRefusal | Unavailable]:
+    """Ask GitHub for each repository. Where nothing is needed of it, its being away is no matter."""
+    settings = base.settings.github
+    try:
+        key = resolve(settings.private_key)
+    except ValueError as error:
+        if needed:
+            problem = Problem(str(base.file), "github.private_key", str(error), "set it, or give --repository-id")
+            raise ConfigError([problem]) from None
+        return dict.fromkeys(names, Unavailable("no-private-key"))
+    found: dict[str, Repository | GitHubRefusal | Unavailable] = dict.fromkeys(names, Unavailable("not-asked"))
+    async with open_session() as session:
+        try:
+            app = GitHubApp(settings.api_url, settings.app_id, key, session)
+        except ConfigError:
+            if needed:
+                raise
+            return found
+
+        async def one(name: str) -> None:
+            try:
+                found[name] = await app.repository(installation, name)
+            except (GitHubRefusal, Unavailable) as error:
+                found[name] = error
+
+        tasks = [asyncio.create_task(one(name)) for name in names]
+        _, late = await asyncio.wait(tasks, timeout=None if needed else CHECK_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return found

@@ -1,0 +1,31 @@
+"""`gateway revoke`: end an enrollment."""
+
+from pathlib import Path
+
+import click
+
+from gateway import enrollments
+from gateway.cli.options import config_option
+from gateway.cli.store import ask_if_there
+from gateway.settings import load_base
+
+
+@click.command(epilog="Example: gateway revoke sha256:0f3c... --config gateway.toml")
+@click.argument("digest")
+@config_option
+def revoke(digest: str, config: Path) -> None:
+    """Remove the enrollment of DIGEST (whole, or a unique beginning) and its document from the subscriptions folder.
+
+    Running processes notice within 5 seconds. Exit 1 where it is not enrolled.
+    """
+    base = load_base(config)
+    try:
+        whole = enrollments.find(base, digest)
+        touched = enrollments.revoke(base, whole)
+    except enrollments.Refused as refused:
+        click.echo(f"refused: {refused}", err=True)
+        raise SystemExit(1) from None
+    ask_if_there(base, lambda store: store.resume(whole), "a suspension of it stays noted until it is enrolled again")
+    for file in touched:
+        click.echo(f"{file}: {'changed' if file.exists() else 'removed'}", err=True)
+    click.echo(f"revoked {whole}")

@@ -1,0 +1,49 @@
+"""The store for a command's own duration: the running embedded one, or one that is started and stopped here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+import click
+
+from gateway.errors import ConfigError, Unavailable
+from gateway.settings import Base
+from gateway.store import Store
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def opened(base: Base) -> AsyncIterator[Store]:
+    """Open the configured store. Raises Unavailable or ConfigError."""
+    from gateway.server import open_store  # noqa: PLC0415 (commands that ask no store start faster)
+
+    async with AsyncExitStack() as stack:
+        store, _ = await open_store(stack, base)
+        await store.ping()
+        yield store
+
+
+def ask(base: Base, question: Callable[[Store], Awaitable[T]]) -> T:
+    """Open the store, ask it one thing, close it. Raises Unavailable or ConfigError."""
+
+    async def work() -> T:
+        async with opened(base) as store:
+            return await question(store)
+
+    return asyncio.run(work())
+
+
+def ask_if_there(base: Base, question: Callable[[Store], Awaitable[Any]], otherwise: str) -> Any:
+    """Ask where the store answers; else say on standard error what is therefore not known, and return None."""
+    embedded = base.settings.store.embedded
+    if embedded is not None and not (base.file.parent / embedded).exists():
+        return None  # nothing has ever been stored
+    try:
+        return ask(base, question)
+    except Unavailable as error:
+        click.echo(f"the store is away ({error.reason}): {otherwise}", err=True)
+    except ConfigError as error:
+        click.echo(f"the store is not fit to use ({error.problems[0].problem}): {otherwise}", err=True)
+    return None

@@ -1,0 +1,89 @@
+"""Take the configuration anew without dropping a request: on SIGHUP, or when the subscriptions folder has changed.
+
+The new set is read in a thread and swapped in one assignment, so a request sees the old or the new. A bad one changes
+nothing and says so.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from gateway import log
+from gateway.app import Gateway
+from gateway.errors import ConfigError
+from gateway.settings import Configuration, load_configuration
+
+POLL_S = 1.0  # a change is taken when two looks in a row saw the same: within about two seconds, and never half written
+
+Stamp = tuple[tuple[str, int, int, int], ...]
+
+
+class Reloader:
+    """Reloads one process's gateway. `run` is its task; `ask` may be called from a signal handler of the loop."""
+
+    def __init__(self, gateway: Gateway, poll_s: float = POLL_S) -> None:
+        self._gateway = gateway
+        self._poll_s = poll_s
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Ask for a reload, whatever changed."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        taken = last = await asyncio.to_thread(stamp, self._folder())
+        while True:
+            asked = await self._wait()
+            now = await asyncio.to_thread(stamp, self._folder())
+            if asked or (now != taken and now == last):
+                taken = now  # a refused set is tried again when it changes again, not every second
+                await reload(self._gateway)
+            last = now
+
+    async def _wait(self) -> bool:
+        try:
+            async with asyncio.timeout(self._poll_s):
+                await self._asked.wait()
+        except TimeoutError:
+            return False
+        self._asked.clear()
+        return True
+
+    def _folder(self) -> Path:
+        configuration = self._gateway.configuration
+        return configuration.file.parent / configuration.settings.subscriptions.path
+
+
+def stamp(folder: Path) -> Stamp:
+    """What tells one state of the folder from another, without reading a file."""
+    found = []
+    for file in sorted((*folder.glob("*.json"), *folder.glob("*.toml"))):
+        try:
+            status = file.stat()
+        except OSError:  # gone between the two calls: the next look sees it
+            continue
+        found.append((file.name, status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)
+
+
+async def reload(gateway: Gateway) -> None:
+    """Take the configuration anew; a bad one keeps the old and says so."""
+    try:
+        configuration = await asyncio.to_thread(load_configuration, gateway.configuration.file)
+        gateway.keys.replace(configuration.settings)
+    except ConfigError as error:
+        for problem in error.problems:
+            log.event("reload-refused", logging.ERROR, file=problem.file, key=problem.key, problem=problem.problem)
+    except Exception as error:  # noqa: BLE001 (whatever a new file holds, the old configuration goes on)
+        log.event("reload-refused", logging.ERROR, problem=type(error).__name__)
+    else:
+        gateway.configuration = configuration
+        log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
+        log_inactive(configuration)
+
+
+def log_inactive(configuration: Configuration) -> None:
+    """Say what is enrolled and cannot be active, and why."""
+    for one, reason in configuration.index.inactive:
+        log.event("subscription-inactive", logging.WARNING, digest=one.subscription.digest, reason=reason)

@@ -1,0 +1,168 @@
+"""What an operator does to a running receiver: enroll, revoke, reload, deliver, explain; each by the command."""
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.demo import Stage
+from gateway.settings import data_folder
+
+pytestmark = pytest.mark.e2e
+EXAMPLES = data_folder("subscriptions") / "examples"
+
+
+class Operator:
+    """Runs commands against a stage's configuration."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.config = stage.folder / "gateway.toml"
+        self.enrolled = stage.folder / "enrolled"
+
+    async def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gateway", *arguments, "--config", str(self.config)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode is not None
+        return process.returncode, out.decode(), err.decode()
+
+    async def rows(self) -> list[dict[str, Any]]:
+        code, out, _ = await self.run("subscriptions", "--json")
+        assert code == 0
+        rows: list[dict[str, Any]] = json.loads(out)["subscriptions"]
+        return rows
+
+    def log(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(line) for line in (self.stage.folder / "gateway.log").read_text().splitlines() if line[:1] == "{"
+        ]
+
+    async def until_logged(self, event: str, after: int = 0, within: float = 5.0) -> dict[str, Any]:
+        end = time.monotonic() + within
+        while time.monotonic() < end:
+            found = [line for line in self.log()[after:] if line.get("event") == event]
+            if found:
+                return found[0]
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{event} was not logged: {self.log()[after:]}")
+
+
+async def outcome(stage: Stage, source: str) -> str:
+    sample = next(one for one in stage.samples if one["source"] == source)
+    headers, body = stage.signed(sample, time.time())
+    async with stage.session.post(f"{stage.public}/hooks/{source}", data=body, headers=headers) as response:
+        assert response.status in (200, 202)
+        delivery = response.headers["gateway-delivery"]
+    for _ in range(100):
+        async with stage.session.get(f"{stage.admin}/api/v1/deliveries", params={"source": source}) as response:
+            rows = (await response.json())["deliveries"]
+        for row in rows:
+            if row["id"] == delivery:
+                return str(row["outcome"])
+        await asyncio.sleep(0.05)
+    raise AssertionError("no record")
+
+
+async def test_revoke_and_enroll_again_are_noticed_by_the_running_receiver() -> None:
+    async with Stage() as stage:
+        operator = Operator(stage)
+        document = EXAMPLES / "linear-issue-created.json"
+        digest = json.loads(document.read_bytes())["digest"]
+        assert {row["state"] for row in await operator.rows()} == {"active"}
+        assert await outcome(stage, "linear-acme") == "forwarded"
+        seen = len(operator.log())
+        code, _, err = await operator.run("revoke", digest)
+        assert code == 0, err
+        await operator.until_logged("reloaded", seen)
+        assert await outcome(stage, "linear-acme") == "ignored"
+        assert digest not in {row["digest"] for row in await operator.rows()}
+        assert (await operator.run("revoke", digest))[0] == 1
+        for _ in range(2):  # twice: it is the same enrollment
+            seen = len(operator.log())
+            enroll = ("enroll", str(document), "--source", "linear-acme", "--installation", "5001")
+            code, out, err = await operator.run(*enroll)
+            assert code == 0, err
+            await operator.until_logged("reloaded", seen)
+            assert [row["state"] for row in await operator.rows() if row["digest"] == digest] == ["active"]
+        assert "already" in out
+        assert await outcome(stage, "linear-acme") == "forwarded"
+
+
+async def test_a_reload_drops_no_request_and_a_bad_one_keeps_the_old_set() -> None:
+    async with Stage() as stage:
+        operator = Operator(stage)
+        sample = next(one for one in stage.samples if one["source"] == "linear-acme")
+        statuses: list[int] = []
+        stop = asyncio.Event()
+
+        async def load(session: aiohttp.ClientSession) -> None:
+            while not stop.is_set():
+                headers, body = stage.signed(sample, time.time())
+                async with session.post(f"{stage.public}/hooks/linear-acme", data=body, headers=headers) as response:
+                    statuses.append(response.status)
+
+        loaders = [asyncio.create_task(load(stage.session)) for _ in range(8)]
+        for _ in range(5):
+            seen = len(operator.log())
+            stage.receiver.send_signal(signal.SIGHUP)
+            await operator.until_logged("reloaded", seen, 10)
+        text = operator.config.read_text()
+        operator.config.write_text(text + "\n[nonsense]\nx = 1\n")
+        seen = len(operator.log())
+        stage.receiver.send_signal(signal.SIGHUP)
+        assert (await operator.until_logged("reload-refused", seen, 10))["key"] == "nonsense"
+        operator.config.write_text(text)
+        # a document that was changed by hand: it never activates, and what ran goes on
+        changed = operator.enrolled / "linear-issue-created.json"
+        document = json.loads(changed.read_bytes())
+        document["grants"]["teams"].append("another-team")
+        seen = len(operator.log())
+        changed.write_text(json.dumps(document))
+        assert "digest" in (await operator.until_logged("reload-refused", seen, 10))["key"]
+        rows = [row for row in await operator.rows() if row["source"] == "linear-acme"]
+        assert [row["state"] for row in rows] == ["mismatched"]
+        assert "does not match" in rows[0]["reason"]
+        assert await outcome(stage, "linear-acme") == "forwarded"
+        seen = len(operator.log())
+        shutil.copy(EXAMPLES / "linear-issue-created.json", changed)
+        await operator.until_logged("reloaded", seen, 10)
+        stop.set()
+        await asyncio.gather(*loaders)
+        assert len(statuses) > 100
+        assert set(statuses) == {200}
+
+
+async def test_deliver_then_deliveries_then_explain() -> None:
+    async with Stage() as stage:
+        operator = Operator(stage)
+        code, out, err = await operator.run("deliver", "linear-acme", "--json")
+        assert code == 0, err
+        [sent] = json.loads(out)["deliveries"]
+        code, out, err = await operator.run("deliveries", "--source", "linear-acme", "--json")
+        assert code == 0, err
+        [row] = json.loads(out)["deliveries"]
+        assert (row["id"], row["outcome"]) == (sent["delivery"], "forwarded")
+        code, out, err = await operator.run("explain", sent["delivery"], "--json")
+        assert code == 0, err
+        explained = json.loads(out)
+        assert explained["outcome"] == "forwarded"
+        assert [(one["trigger"], one["matched"]) for one in explained["explanations"]] == [("issue-created", True)]
+        assert (await operator.run("explain", "no-such-id"))[0] == 1
+        assert (await operator.run("deliver", "confluence-acme"))[0] == 2
+        assert (await operator.run("deliver", "linear-acme", "--url", "http://127.0.0.1:1"))[0] == 3
+        body = stage.folder / "body.json"
+        body.write_text(
+            json.dumps(next(s for s in stage.samples if s["source"] == "linear-acme")["body"] | {"organizationId": "x"})
+        )
+        code, _, err = await operator.run("deliver", "linear-acme", "--file", str(body))
+        assert code == 1, err

@@ -21,12 +21,16 @@ from hypercorn.config import Config
 from hypercorn.typing import ASGIFramework
 
 from gateway import log
+from gateway.admission import Admission
 from gateway.app import Gateway, admin_app, public_app
+from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher
 from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Keys
+from gateway.reconcile import Reconciler
+from gateway.sender import sender_id, with_sender
 from gateway.settings import Configuration, load_configuration, resolve
 from gateway.store import Store
 
@@ -84,7 +88,14 @@ async def _serve(
             return 3
         session = await stack.enter_async_context(open_session())
         gateway = Gateway(configuration, _keys(configuration, session), store, low_on_disk=low_on_disk)
-        dispatcher = _dispatcher(gateway, session) if role != "receive" else None
+        app = github_app(configuration, session)
+        if role != "dispatch":
+            try:
+                await open_destination(gateway, app)
+            except Unavailable as error:
+                log.event("start-refused", logging.ERROR, reason=error.reason)
+                return 3
+        dispatcher = _dispatcher(gateway, app) if role != "receive" else None
         if dispatcher is not None:
             gateway.wake = dispatcher.wake
         loop.add_signal_handler(signal.SIGHUP, lambda: reload(gateway))
@@ -127,9 +138,31 @@ def _keys(configuration: Configuration, session: aiohttp.ClientSession) -> Keys:
         raise ConfigError([Problem(str(configuration.file), "sources", str(error), "set it")]) from None
 
 
-def _dispatcher(gateway: Gateway, session: aiohttp.ClientSession) -> Dispatcher:
-    settings = gateway.configuration.settings.github
-    app = GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+def github_app(configuration: Configuration, session: aiohttp.ClientSession) -> GitHubApp:
+    """The configured App."""
+    settings = configuration.settings.github
+    return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+
+
+async def open_destination(gateway: Gateway, app: GitHubApp) -> None:
+    """Learn who we are, so that our own events start nothing, and open admission. Raises Unavailable `sender-unknown`."""
+    sender = await sender_id(gateway.configuration.settings.github.sender_id, app, gateway.store)
+    gateway.prepare = lambda configuration: with_sender(configuration, sender)
+    gateway.configuration = gateway.prepare(gateway.configuration)
+    destinations = Destinations(gateway.store, app)
+    reconciler = Reconciler(gateway.store, destinations, lambda: gateway.configuration.enrolled)
+    gateway.admission = Admission(
+        settings=lambda: gateway.configuration.settings.admission,
+        sender_id=sender,
+        enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
+        store=gateway.store,
+        destinations=destinations,
+        jwks=gateway.keys.jwks,
+        disagreed=reconciler.disagreed,
+    )
+
+
+def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
     return Dispatcher(
         store=gateway.store,
         github=app,
@@ -170,7 +203,7 @@ def reload(gateway: Gateway) -> None:
     except ValueError as error:
         log.event("reload-refused", logging.ERROR, problem=str(error))
     else:
-        gateway.configuration = configuration
+        gateway.configuration = gateway.prepare(configuration)
         log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
 
 

@@ -9,8 +9,8 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,19 +144,26 @@ def github_app(configuration: Configuration, session: aiohttp.ClientSession) -> 
     return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
 
 
+@asynccontextmanager
+async def destinations(configuration: Configuration, store: Store) -> AsyncIterator[Destinations]:
+    """What a command reads repositories with."""
+    async with open_session() as session:
+        yield Destinations(store, github_app(configuration, session))
+
+
 async def open_destination(gateway: Gateway, app: GitHubApp) -> None:
     """Learn who we are, so that our own events start nothing, and open admission. Raises Unavailable `sender-unknown`."""
     sender = await sender_id(gateway.configuration.settings.github.sender_id, app, gateway.store)
     gateway.prepare = lambda configuration: with_sender(configuration, sender)
     gateway.configuration = gateway.prepare(gateway.configuration)
-    destinations = Destinations(gateway.store, app)
-    reconciler = Reconciler(gateway.store, destinations, lambda: gateway.configuration.enrolled)
+    found = Destinations(gateway.store, app)
+    reconciler = Reconciler(gateway.store, found, lambda: gateway.configuration.enrolled)
     gateway.admission = Admission(
         settings=lambda: gateway.configuration.settings.admission,
         sender_id=sender,
         enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
         store=gateway.store,
-        destinations=destinations,
+        destinations=found,
         jwks=gateway.keys.jwks,
         disagreed=reconciler.disagreed,
     )

@@ -8,6 +8,7 @@ from gateway.cli.demo import demo
 from gateway.cli.envelope import envelope
 from gateway.cli.options import show_problems
 from gateway.cli.profiles import profiles
+from gateway.cli.reconcile import reconcile
 from gateway.cli.serve import serve
 from gateway.errors import ConfigError, Unavailable
 
@@ -36,5 +37,5 @@ def main() -> None:
     """
 
 
-for command in (serve, check, demo, envelope, profiles, compile_):
+for command in (serve, check, demo, envelope, profiles, compile_, reconcile):
     main.add_command(command)

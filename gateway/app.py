@@ -281,7 +281,10 @@ async def answer(
 
 def public_app(gateway: Gateway) -> ASGIApp:
     """What providers (and admission) reach. Deliveries pass no router or middleware: they are the hot path."""
-    hooks, others = Hooks(gateway), Starlette(routes=[admission_route(lambda: gateway.admission), *health_routes(gateway)])
+    hooks, others = (
+        Hooks(gateway),
+        Starlette(routes=[admission_route(lambda: gateway.admission), *health_routes(gateway)]),
+    )
 
     async def public(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")

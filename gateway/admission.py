@@ -62,12 +62,15 @@ class KeySource(Protocol):
         ...
 
 
-async def _nobody(_: Enrolled) -> None:
+async def _nobody(_: Enrolled, __: str) -> None:
     """Nobody looks after a refused admission."""
 
 
 class Admission:
-    """Judges runs. Safe for concurrent use; `disagreed` is told of an enrollment whose own repository's run was refused."""
+    """Judges runs. Safe for concurrent use.
+
+    `disagreed` is told where a run of the enrolled repository itself was refused: the enrollment and the dispatch.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Admission:
         store: Store,
         destinations: Destinations,
         jwks: KeySource,
-        disagreed: Callable[[Enrolled], Awaitable[None]] = _nobody,
+        disagreed: Callable[[Enrolled, str], Awaitable[None]] = _nobody,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings, self._sender_id, self._enrolled = settings, sender_id, enrolled
@@ -103,7 +106,7 @@ class Admission:
         except (Rejection, Unavailable) as refusal:
             _note(refusal.reason, dispatch, enrolled, proven)
             if _is_ours(proven, enrolled) and refusal.reason in _DISAGREEMENTS:
-                await self._disagreed(enrolled)
+                await self._disagreed(enrolled, dispatch)
             raise
         return await self._claim(proven, enrolled, dispatch, settings.window_s)
 

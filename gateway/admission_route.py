@@ -30,7 +30,8 @@ def admission_route(admission: Callable[[], Admission | None]) -> Route:
                 limit_bytes=MAX_BODY_BYTES,
                 deadline_s=DEADLINE_S,
             )
-            run = await _judge(admission()).admit(raw.header("authorization"), raw.body)
+            authorization = raw.header("authorization")
+            run = await _judge(admission()).admit(authorization, raw.body)
         except Vanished:
             return Response(status_code=400)  # nobody reads it
         except Rejection as error:

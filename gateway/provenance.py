@@ -27,10 +27,11 @@ def check(body: Any, subscription: Subscription) -> None:
     if gateway["subscription"] != subscription.digest:
         raise ValueError("$.client_payload.gateway.subscription: is another digest")
     for number, event in enumerate(gateway["events"]):
-        _check_event(event, subscription, f"$.client_payload.gateway.events[{number}]")
+        check_event(event, subscription, f"$.client_payload.gateway.events[{number}]")
 
 
-def _check_event(event: Any, subscription: Subscription, place: str) -> None:
+def check_event(event: Any, subscription: Subscription, place: str = "$") -> None:
+    """Check one valid event against the subscription (3 to 5 of `check`); raises ValueError."""
     trigger = subscription.triggers.get(event["types"][0])
     if trigger is None:
         raise ValueError(f"{place}.types: is no trigger of the subscription")

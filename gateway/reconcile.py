@@ -7,6 +7,7 @@
 4. Where GitHub does not answer, nothing changes. Where the App may not read contents, only what the operator attested counts.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ MISSING: Final = "workflow-missing"
 REVOKED: Final = "opt-in-revoked"
 
 REREAD_S: Final = 60.0
+WATCH_S: Final = 1.0
 CURRENT_S: Final = 400 * 86_400
 
 State = Literal["active", "suspended", "mismatched"]
@@ -93,6 +95,33 @@ class Reconciler:
             await self.run([enrolled.subscription.digest])
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, repository=key[0], reason=error.reason)
+
+    async def watch(self) -> None:
+        """Settle, until cancelled, whenever two digests of one workflow are active at once: entries that were put there."""
+        settled: Sequence[Enrolled] | None = None
+        while True:
+            enrolled = self._enrolled()
+            if enrolled is not settled and await self._settle_doubles(enrolled):
+                settled = enrolled
+            await asyncio.sleep(WATCH_S)
+
+    async def _settle_doubles(self, enrolled: Sequence[Enrolled]) -> bool:
+        """Look at the workflows for which two versions are active; return whether that is settled."""
+        try:
+            suspended = await self._store.suspended()
+            for key, group in _groups(enrolled).items():
+                active = [one for one in group if one.subscription.digest not in suspended]
+                if len({one.subscription.workflow_hash for one in active}) < 2:
+                    continue
+                if self._clock() - self._looked.get(key, -REREAD_S) < REREAD_S:
+                    return False
+                self._looked[key] = self._clock()
+                if any(row.agrees is None for row in await self._settle(group, frozenset())):
+                    return False
+        except Unavailable as error:
+            log.event("reconcile-failed", logging.WARNING, reason=error.reason)
+            return False
+        return True
 
     async def _settle(self, group: Sequence[Enrolled], enrolling: frozenset[str]) -> list[Row]:
         """Look once for all subscriptions of one workflow, and settle each."""

@@ -3,6 +3,7 @@
 A run's sender must be it, and an event that it caused is our own. https://docs.github.com/en/rest/users/users#get-a-user
 """
 
+import contextlib
 import logging
 from dataclasses import replace
 from typing import Final
@@ -33,7 +34,8 @@ async def sender_id(configured: int | None, github: GitHubApp, store: Store) -> 
         return int(known)
     if found == GITHUB_ACTIONS_BOT:  # any job could pass as it
         raise Unavailable("sender-unknown", 60)
-    await store.remember(fact, str(found), REMEMBER_S)
+    with contextlib.suppress(Unavailable):  # a store that is away now is told at the next start
+        await store.remember(fact, str(found), REMEMBER_S)
     return found
 
 

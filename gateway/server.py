@@ -30,9 +30,11 @@ from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Keys
 from gateway.reconcile import Reconciler
+from gateway.rollover import Rollover
 from gateway.sender import sender_id, with_sender
 from gateway.settings import Configuration, load_configuration, resolve
 from gateway.store import Store
+from gateway.subscriptions import Enrolled
 
 DRAIN_S = 20.0  # above the body deadline (8) plus the store's time (2), so that Hypercorn never cuts a request off
 
@@ -91,7 +93,7 @@ async def _serve(
         app = github_app(configuration, session)
         if role != "dispatch":
             try:
-                await open_destination(gateway, app)
+                await open_destination(stack, gateway, app)
             except Unavailable as error:
                 log.event("start-refused", logging.ERROR, reason=error.reason)
                 return 3
@@ -151,13 +153,21 @@ async def destinations(configuration: Configuration, store: Store) -> AsyncItera
         yield Destinations(store, github_app(configuration, session))
 
 
-async def open_destination(gateway: Gateway, app: GitHubApp) -> None:
+async def open_destination(stack: AsyncExitStack, gateway: Gateway, app: GitHubApp) -> None:
     """Learn who we are, so that our own events start nothing, and open admission. Raises Unavailable `sender-unknown`."""
     sender = await sender_id(gateway.configuration.settings.github.sender_id, app, gateway.store)
     gateway.prepare = lambda configuration: with_sender(configuration, sender)
     gateway.configuration = gateway.prepare(gateway.configuration)
     found = Destinations(gateway.store, app)
     reconciler = Reconciler(gateway.store, found, lambda: gateway.configuration.enrolled)
+    rollover = rollover_of(gateway)
+    watching = asyncio.create_task(reconciler.watch())
+    stack.callback(watching.cancel)
+
+    async def disagreed(enrolled: Enrolled, dispatch: str) -> None:
+        await reconciler.disagreed(enrolled)
+        await rollover.refused(enrolled, dispatch)
+
     gateway.admission = Admission(
         settings=lambda: gateway.configuration.settings.admission,
         sender_id=sender,
@@ -165,8 +175,13 @@ async def open_destination(gateway: Gateway, app: GitHubApp) -> None:
         store=gateway.store,
         destinations=found,
         jwks=gateway.keys.jwks,
-        disagreed=reconciler.disagreed,
+        disagreed=disagreed,
     )
+
+
+def rollover_of(gateway: Gateway) -> Rollover:
+    """What carries a superseded subscription's work over."""
+    return Rollover(gateway.store, lambda: gateway.configuration.enrolled, lambda source: gateway.wake(source))  # noqa: PLW0108 (set later)
 
 
 def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
@@ -175,6 +190,7 @@ def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
         github=app,
         enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
         sources=lambda: tuple(gateway.configuration.sources),
+        carry=rollover_of(gateway).carry,
     )
 
 

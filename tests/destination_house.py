@@ -21,6 +21,7 @@ from gateway.envelope import EnvelopeEvent
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Jwks
 from gateway.reconcile import Reconciler
+from gateway.rollover import Rollover
 from gateway.settings import AdmissionSettings, data_folder
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
 from gateway.subscriptions import Enrolled, load_subscription, seal
@@ -63,6 +64,7 @@ class House:
     reconciler: Reconciler
     admission: Admission
     ahead: list[float]
+    rollover: Rollover
 
     @property
     def digest(self) -> str:
@@ -119,6 +121,7 @@ class House:
             github=self.app,
             enrolled=self.enrolled.get,
             sources=lambda: ("linear-acme",),
+            carry=self.rollover.carry,
             **more,
         )
         task = asyncio.create_task(dispatcher.run())
@@ -167,6 +170,12 @@ async def house(valkey: PrivateValkey, text: str = "on: repository_dispatch\n", 
         app = GitHubApp(double.address, APP_ID, PEM, session)
         destinations = Destinations(store, app)
         reconciler = Reconciler(store, destinations, lambda: list(enrolled.values()))
+        rollover = Rollover(store, lambda: list(enrolled.values()))
+
+        async def disagreed(refused: Enrolled, dispatch: str) -> None:
+            await reconciler.disagreed(refused)
+            await rollover.refused(refused, dispatch)
+
         settings = AdmissionSettings(issuer=issuer.address, jwks_url=issuer.jwks_url)
         admission = Admission(
             settings=lambda: settings,
@@ -175,10 +184,12 @@ async def house(valkey: PrivateValkey, text: str = "on: repository_dispatch\n", 
             store=store,
             destinations=destinations,
             jwks=Jwks(lambda: session),
-            disagreed=reconciler.disagreed,
+            disagreed=disagreed,
             clock=lambda: time.time() + ahead[0],
         )
-        made = House(valkey, store, double, issuer, app, destinations, enrolled, one, reconciler, admission, ahead)
+        made = House(
+            valkey, store, double, issuer, app, destinations, enrolled, one, reconciler, admission, ahead, rollover
+        )
         made.file(text)
         try:
             yield made

@@ -1,5 +1,8 @@
 """Reconciliation against the GitHub double: what suspends, what resumes, and a rollover without a gap."""
 
+import asyncio
+import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
@@ -7,7 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import Rejection
-from gateway.reconcile import Row, state_of
+from gateway.reconcile import Reconciler, Row, state_of
+from gateway.subscriptions import Enrolled, load_subscription, seal
 from tests.destination_house import House, enrolled_with, house
 from tests.valkey import PrivateValkey
 
@@ -158,6 +162,91 @@ async def test_an_admission_sees_the_merged_workflow_and_switches(home: House) -
     assert await home.store.suspended() == {home.digest: "workflow-superseded"}
 
 
+async def rolled(home: House, **changes: Any) -> Enrolled:
+    """Enroll and merge a new version, and let a look switch."""
+    new = enrolled_with(NEW, **changes)
+    home.enrolled[new.subscription.digest] = new
+    await home.reconciler.run([new.subscription.digest], enrolling=True)
+    home.file(NEW)
+    home.file(NEW, "b" * 40)
+    return new
+
+
+async def sent_for(home: House, digest: str) -> list[dict[str, Any]]:
+    """Run a dispatcher until something was sent for a digest."""
+    end = time.monotonic() + 10
+    async with home.dispatching():
+        while time.monotonic() < end:
+            bodies = [one["body"]["client_payload"]["gateway"] for one in home.github.double.dispatches]
+            if found := [body for body in bodies if body["subscription"] == digest]:
+                return found
+            await asyncio.sleep(0.02)
+    raise AssertionError("nothing was sent")
+
+
+async def test_what_was_queued_goes_on_under_the_new_digest(home: House) -> None:
+    for n in range(3):
+        await home.queue(f"https://linear.app/acme/issue/ENG-{n}")
+    new = await rolled(home)
+    await home.reconciler.run()
+    (body,) = await sent_for(home, new.subscription.digest)
+    assert [event["url"][-5:] for event in body["events"]] == ["ENG-0", "ENG-1", "ENG-2"]
+    assert len(home.github.double.dispatches) == 1
+    token = home.token(
+        aud=f"gh-aw-gateway:{new.subscription.workflow_hash}", workflow_sha="b" * 40, job_workflow_sha=None
+    )
+    await home.admit(token, body["dispatch"], new.subscription.digest)
+
+
+async def test_what_was_sent_and_found_the_new_workflow_is_sent_again_once(home: House) -> None:
+    dispatch = await home.dispatch()
+    new = await rolled(home)
+    token = {
+        "aud": f"gh-aw-gateway:{new.subscription.workflow_hash}",
+        "workflow_sha": "b" * 40,
+        "job_workflow_sha": None,
+    }
+    for _ in range(3):
+        with pytest.raises(Rejection, match="audience"):
+            await home.admit(home.token(**token), dispatch)
+    (body,) = await sent_for(home, new.subscription.digest)
+    assert len(home.github.double.dispatches) == 2
+    await home.admit(home.token(**token), body["dispatch"], new.subscription.digest)
+    with pytest.raises(Rejection, match="suspended"):
+        await home.admit(home.token(), dispatch)
+
+
+async def test_what_was_admitted_before_the_switch_is_not_sent_again(home: House) -> None:
+    dispatch = await home.dispatch()
+    await home.admit(home.token(), dispatch)
+    new = await rolled(home)
+    await home.reconciler.run()
+    await home.rollover.refused(home.one, dispatch)
+    depth = await home.store.depth("linear-acme")
+    assert (depth.waiting, depth.sealed) == (0, 0)
+    assert new.subscription.digest not in await home.store.suspended()
+
+
+async def test_what_the_new_digest_does_not_grant_becomes_a_dead_letter(home: House) -> None:
+    await home.queue()
+    document = {
+        **home.one.subscription.document,
+        "grants": {"organizations": ["11111111-1111-4111-8111-111111111111"], "teams": ["other"]},
+    }
+    document.pop("digest")
+    document["workflow_hash"] = enrolled_with(NEW).subscription.workflow_hash
+    narrower = load_subscription(json.dumps(seal(document)).encode(), "test")
+    await rolled(home, subscription=narrower)
+    await home.reconciler.run()
+    async with home.dispatching():
+        for _ in range(500):
+            if letters := await home.store.dead_letters("linear-acme"):
+                break
+            await asyncio.sleep(0.02)
+    assert [letter.reason for letter in letters] == ["superseded"]
+    assert home.github.double.dispatches == []
+
+
 async def test_documents_that_were_only_put_there_settle_by_a_look(home: House) -> None:
     new = enrolled_with(NEW)
     home.enrolled[new.subscription.digest] = new
@@ -166,6 +255,20 @@ async def test_documents_that_were_only_put_there_settle_by_a_look(home: House) 
     home.file(NEW)
     await home.reconciler.run()
     assert await home.store.suspended() == {home.digest: "workflow-superseded"}
+
+
+async def test_two_active_versions_are_settled_without_being_asked(home: House) -> None:
+    new = enrolled_with(NEW)
+    home.enrolled[new.subscription.digest] = new
+    listed = list(home.enrolled.values())
+    watching = asyncio.create_task(Reconciler(home.store, home.destinations, lambda: listed).watch())
+    for _ in range(200):
+        if await home.store.suspended():
+            break
+        await asyncio.sleep(0.02)
+    watching.cancel()
+    assert await home.store.suspended() == {new.subscription.digest: "workflow-pending"}
+    assert home.github.double.calls["repository"] == 1
 
 
 async def test_a_first_workflow_may_be_enrolled_before_it_is_merged(home: House) -> None:

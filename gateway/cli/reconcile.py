@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import logging
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
 
+from gateway import log
 from gateway.cli.options import config_option, json_option
 from gateway.errors import ConfigError, Problem
 from gateway.reconcile import Reconciler, Row
@@ -28,6 +30,7 @@ def reconcile(digests: tuple[str, ...], config: Path, *, as_json: bool) -> None:
     if unknown := sorted(set(digests) - known):
         fix = "see the digests with: gateway check, gateway subscriptions"
         raise ConfigError([Problem(str(config), "enrollments", f"{digest} is not enrolled", fix) for digest in unknown])
+    log.configure(logging.WARNING)
     rows = asyncio.run(_run(configuration, digests))
     if as_json:
         click.echo(json.dumps({"subscriptions": [row.to_json() for row in rows]}))

@@ -7,7 +7,7 @@ a provider's handshake. The answer is sent only after the store has answered.
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -18,6 +18,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import log
+from gateway.admission import Admission
+from gateway.admission_route import admission_route
 from gateway.delivery import Outcome, RawDelivery
 from gateway.errors import Rejection, Unavailable
 from gateway.events import Event, read
@@ -27,6 +29,7 @@ from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
 from gateway.settings import Configuration
 from gateway.store import Admit, AdmitItem, Admitted, Dispatch, QueueEntry, Store, uuid7
+from gateway.suspension import SUSPENDED, Suspensions, without_suspended
 from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
 
 MAX_CONSIDERED = 20
@@ -58,6 +61,12 @@ class Gateway:
     store: Store
     wake: Callable[[str], None] = lambda _source: None  # tells the dispatcher of this process that there is work
     low_on_disk: Callable[[], bool] = lambda: False
+    admission: Admission | None = None
+    prepare: Callable[[Configuration], Configuration] = lambda loaded: loaded  # what a process adds to what it loads
+    suspensions: Suspensions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.suspensions = Suspensions(self.store)
 
 
 async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
@@ -72,6 +81,8 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     if reading.test:
         return Answer(Outcome.HANDSHAKE, "provider-test", success(source.profile), raw.id, key=verified.key)
     found = [(event, *match(event, source, index)) for event in reading.events]
+    if any(matches for _, matches, _ in found):
+        found = without_suspended(found, await gateway.suspensions.current())
     considered = tuple(c for _, _, each in found for c in each)[:MAX_CONSIDERED]
     wanted = [(event, matches) for event, matches, _ in found if matches]
     if not wanted:
@@ -147,6 +158,8 @@ def _nothing_wanted(
     if rejected and not ignored and not considered:  # a batch whose items all failed: answered as its provider wants
         return Answer(Outcome.REJECTED, rejected[0][1], success(profile), raw.id, key=key)
     reason = ignored[0] if ignored and not considered else "no-match"
+    if any(one.test == SUSPENDED for one in considered):  # it would have been forwarded
+        reason = SUSPENDED
     return Answer(Outcome.IGNORED, reason, success(profile), raw.id, considered, key=key)
 
 
@@ -273,7 +286,8 @@ async def answer(
 
 def public_app(gateway: Gateway) -> ASGIApp:
     """What providers (and admission) reach. Deliveries pass no router or middleware: they are the hot path."""
-    hooks, others = Hooks(gateway), Starlette(routes=health_routes(gateway))
+    hooks = Hooks(gateway)
+    others = Starlette(routes=[admission_route(lambda: gateway.admission), *health_routes(gateway)])
     others.router.redirect_slashes = False  # a redirect would repeat the sender's own Host
 
     async def public(scope: Scope, receive: Receive, send: Send) -> None:

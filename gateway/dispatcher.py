@@ -33,6 +33,7 @@ BACKOFF_S = 1.0
 BACKOFF_MAX_S = 900.0
 HOLD_S = 4.0  # a resumed subscription is sent again within 5 s
 REREAD_S = 60.0
+SUPERSEDED = "workflow-superseded"  # as `reconcile` writes it
 POLL_MIN_S = 0.2
 POLL_MAX_S = 1.0
 AWAY_MAX_S = 5.0
@@ -132,7 +133,8 @@ class Dispatcher:
     """Sends what the store holds for `sources` until `stop`.
 
     `enrolled` finds an enrollment by subscription digest, None where it was revoked. `gate`, asked before each send, may hold
-    a batch back or deny it. `observe` is told of every turn. Both may be absent; an `ask` enrollment is then always held.
+    a batch back or deny it. `observe` is told of every turn. `carry` queues the events of a superseded subscription's batch
+    anew where it can. All may be absent; an `ask` enrollment is then always held.
     """
 
     def __init__(
@@ -144,13 +146,14 @@ class Dispatcher:
         sources: Callable[[], Iterable[str]],
         gate: Callable[[Batch, Enrolled], Awaitable[Gate | None]] | None = None,
         observe: Callable[[Settled], Awaitable[None]] | None = None,
+        carry: Callable[[Batch, Enrolled], Awaitable[str]] | None = None,
         clock: Callable[[], float] = time.time,
         limits: Limits | None = None,
         drain_s: float = 15.0,
     ) -> None:
         self._store, self._github = store, github
         self._enrolled, self._sources = enrolled, sources
-        self._gate, self._observe = gate or _mode_alone, observe
+        self._gate, self._observe, self._carry = gate or _mode_alone, observe, carry
         self._clock = clock
         self._limits = limits or Limits()
         self._drain_s = drain_s
@@ -347,7 +350,7 @@ class Dispatcher:
         if enrolled is None:
             return await self._dead(turn, "revoked")
         if turn.batch.digest in self._suspended:
-            return await self._hold(turn, Gate("hold", "suspended"))
+            return await self._set_aside(turn, enrolled)
         gate = await self._gate(turn.batch, enrolled)
         if gate is not None and gate.kind == "dead":
             return await self._dead(turn, gate.reason)
@@ -443,6 +446,18 @@ class Dispatcher:
         await _insist(lambda: self._store.suspend(turn.batch.digest, reason), turn.ends)
         self._suspended[turn.batch.digest] = reason
         _log(logging.ERROR, "subscription-suspended", subscription=turn.batch.digest, reason=reason)
+
+    async def _set_aside(self, turn: "_Turn", enrolled: Enrolled) -> Settled:
+        """Hold a suspended subscription's batch; one that another subscription took over from goes on under that."""
+        batch = turn.batch
+        if self._suspended[batch.digest] == SUPERSEDED and self._carry is not None:
+            carried = await self._carry(batch, enrolled)
+            if carried == "carried":
+                await _insist(lambda: self._store.done(batch, self._clock(), "superseded"), turn.ends)
+                return turn.settled("hold", "superseded")
+            if carried == "unfit":
+                return await self._dead(turn, "superseded")
+        return await self._hold(turn, Gate("hold", "suspended"))
 
     async def _look_for_repository(self, turn: "_Turn", enrolled: Enrolled) -> None:
         """Suspend the subscription where its repository is gone; at most one look a minute.

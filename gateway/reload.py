@@ -78,7 +78,7 @@ async def reload(gateway: Gateway) -> None:
     except Exception as error:  # noqa: BLE001 (whatever a new file holds, the old configuration goes on)
         log.event("reload-refused", logging.ERROR, problem=type(error).__name__)
     else:
-        gateway.configuration = configuration
+        gateway.configuration = gateway.prepare(configuration)
         log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
         log_inactive(configuration)
 

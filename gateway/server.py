@@ -10,8 +10,8 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,21 @@ from hypercorn.config import Config
 from hypercorn.typing import ASGIFramework
 
 from gateway import log
+from gateway.admission import Admission
 from gateway.app import Gateway, admin_app, public_app
+from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher
 from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Keys
+from gateway.reconcile import Reconciler
 from gateway.reload import Reloader, log_inactive
+from gateway.rollover import Rollover
+from gateway.sender import sender_id, with_sender
 from gateway.settings import Base, Configuration, load_configuration, resolve
 from gateway.store import Store
+from gateway.subscriptions import Enrolled
 
 DISCARD_S = 15.0
 UNREAD_S = 30  # a client that reads nothing of its answers for so long is cut off
@@ -91,7 +97,14 @@ async def _serve(
             return 3
         session = await stack.enter_async_context(open_session())
         gateway = Gateway(configuration, _keys(configuration, session), store, low_on_disk=low_on_disk)
-        dispatcher = _dispatcher(gateway, session) if role != "receive" else None
+        app = github_app(configuration, session)
+        if role != "dispatch":
+            try:
+                await open_destination(stack, gateway, app)
+            except Unavailable as error:
+                log.event("start-refused", logging.ERROR, reason=error.reason)
+                return 3
+        dispatcher = _dispatcher(gateway, app) if role != "receive" else None
         if dispatcher is not None:
             gateway.wake = dispatcher.wake
         reloader = Reloader(gateway)
@@ -136,14 +149,57 @@ def _keys(configuration: Configuration, session: aiohttp.ClientSession) -> Keys:
         raise ConfigError([Problem(str(configuration.file), "sources", str(error), "set it")]) from None
 
 
-def _dispatcher(gateway: Gateway, session: aiohttp.ClientSession) -> Dispatcher:
-    settings = gateway.configuration.settings.github
-    app = GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+def github_app(configuration: Configuration, session: aiohttp.ClientSession) -> GitHubApp:
+    """The configured App."""
+    settings = configuration.settings.github
+    return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+
+
+@asynccontextmanager
+async def destinations(configuration: Configuration, store: Store) -> AsyncIterator[Destinations]:
+    """What a command reads repositories with."""
+    async with open_session() as session:
+        yield Destinations(store, github_app(configuration, session))
+
+
+async def open_destination(stack: AsyncExitStack, gateway: Gateway, app: GitHubApp) -> None:
+    """Learn who we are, so that our own events start nothing, and open admission. Raises Unavailable `sender-unknown`."""
+    sender = await sender_id(gateway.configuration.settings.github.sender_id, app, gateway.store)
+    gateway.prepare = lambda configuration: with_sender(configuration, sender)
+    gateway.configuration = gateway.prepare(gateway.configuration)
+    found = Destinations(gateway.store, app)
+    reconciler = Reconciler(gateway.store, found, lambda: gateway.configuration.enrolled)
+    rollover = rollover_of(gateway)
+    watching = asyncio.create_task(reconciler.watch())
+    stack.callback(watching.cancel)
+
+    async def disagreed(enrolled: Enrolled, dispatch: str) -> None:
+        await reconciler.disagreed(enrolled)
+        await rollover.refused(enrolled, dispatch)
+
+    gateway.admission = Admission(
+        settings=lambda: gateway.configuration.settings.admission,
+        sender_id=sender,
+        enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
+        store=gateway.store,
+        destinations=found,
+        jwks=gateway.keys.jwks,
+        disagreed=disagreed,
+    )
+
+
+def rollover_of(gateway: Gateway) -> Rollover:
+    """What carries a superseded subscription's work over."""
+    return Rollover(gateway.store, lambda: gateway.configuration.enrolled, lambda source: gateway.wake(source))  # noqa: PLW0108 (set later)
+
+
+def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
     return Dispatcher(
         store=gateway.store,
         github=app,
         enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
         sources=lambda: tuple(gateway.configuration.sources),
+        carry=rollover_of(gateway).carry,
     )
 
 

@@ -1,9 +1,11 @@
 """A delivery's path through the application, on a real store: outcomes, statuses, records."""
 
 import asyncio
+import copy
 import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from gateway.app import Gateway, admin_app, delivery_query, public_app
 from gateway.demo import KID, load_samples, make_secret
 from gateway.errors import Unavailable
 from gateway.profiles import JwtProof
+from gateway.sender import with_sender
 from gateway.settings import Configuration, data_folder, load_configuration
 from gateway.signing import fill, prepare, sign
 from gateway.store import Store
+from gateway.subscriptions import build_index, load_subscription, seal
+from gateway.suspension import Suspensions
 from gateway.verify import KeyRing, Secret
 from tests.valkey import PrivateValkey
 
@@ -170,6 +175,69 @@ async def test_the_same_bytes_under_a_new_id_are_a_replay(driver: Driver) -> Non
     assert status == 200
     record = await driver.newest("github-acme")
     assert (record["outcome"], record["reason"]) == ("duplicate", "replayed-body")
+
+
+async def test_a_suspended_subscription_is_ignored_and_consumes_nothing(driver: Driver) -> None:
+    store = driver.gateway.store
+    digests = [one.subscription.digest for one in driver.gateway.configuration.enrolled]
+    for digest in digests:
+        await store.suspend(digest, "opt-in-revoked")
+    headers, body = driver.signed("linear-acme")
+    status, _, _ = await driver.post("linear-acme", headers, body)
+    record = await driver.newest("linear-acme")
+    assert (status, record["outcome"], record["reason"]) == (200, "ignored", "suspended")
+    assert [(row["matched"], row["test"]) for row in record["subscriptions"]] == [(False, "suspended")]
+    assert (await store.depth("linear-acme")).waiting == 0
+    for digest in digests:
+        await store.resume(digest)
+    driver.gateway.suspensions = Suspensions(store)  # as a second later
+    await driver.post("linear-acme", headers, body)
+    assert (await driver.newest("linear-acme"))["outcome"] == "forwarded"  # no id was consumed
+
+
+async def test_of_several_matches_the_suspended_one_is_named_and_skipped(driver: Driver) -> None:
+    configuration = driver.gateway.configuration
+    one = next(one for one in configuration.enrolled if one.source == "linear-acme")
+    document = {name: value for name, value in one.subscription.document.items() if name != "digest"}
+    second = load_subscription(json.dumps(seal({**document, "workflow_hash": "sha256:" + "0" * 64})).encode(), "second")
+    enrolled = (*configuration.enrolled, replace(one, subscription=second))
+    driver.gateway.configuration = replace(
+        configuration, enrolled=enrolled, index=build_index(enrolled, configuration.sources)
+    )
+    await driver.gateway.store.suspend(second.digest, "workflow-pending")
+    await driver.post("linear-acme", *driver.signed("linear-acme"))
+    record = await driver.newest("linear-acme")
+    assert record["outcome"] == "forwarded"
+    assert {row["digest"]: (row["matched"], row["test"]) for row in record["subscriptions"]} == {
+        one.subscription.digest: (True, None),
+        second.digest: (False, "suspended"),
+    }
+    assert (await driver.gateway.store.depth("linear-acme")).waiting == 1
+
+
+async def test_events_of_our_own_app_start_nothing(driver: Driver) -> None:
+    driver.gateway.configuration = with_sender(driver.gateway.configuration, 200_000_001)
+    sample = copy.deepcopy(SAMPLES["github-acme"])
+    sample["body"]["sender"] = {"id": 200_000_001, "login": "gateway[bot]", "type": "Bot"}
+    status, _, _ = await driver.post("github-acme", *driver.signed("github-acme", sample))
+    record = await driver.newest("github-acme")
+    assert (status, record["outcome"], record["reason"]) == (200, "ignored", "own-event")
+    assert "200000001" in driver.gateway.configuration.sources["github-acme"].self_ids
+    assert "200000001" not in driver.gateway.configuration.sources["linear-acme"].self_ids
+
+
+async def test_admission_answers_closed_and_nothing_but_post(driver: Driver) -> None:
+    status, answered, body = await driver.call("/admission", {}, b"{}")
+    assert (status, json.loads(body)) == (503, {"admitted": False, "reason": "admission-off"})
+    assert int(answered["retry-after"]) > 0
+    assert (await driver.call("/admission", {}, b"", method="GET"))[0] == 405
+    status, _, body = await driver.call("/admission", {"content-length": "99999"}, b"{}")
+    assert (status, json.loads(body)) == (413, {"admitted": False, "reason": "body-too-large"})
+    two = [(b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")]
+    driver.gateway.admission = object()  # type: ignore[assignment]  # it is not asked
+    status, answered, body = await driver.call("/admission", two, b"{}")
+    assert (status, json.loads(body)) == (401, {"admitted": False, "reason": "header-repeated"})
+    assert answered["www-authenticate"] == "Bearer"
 
 
 async def test_slack_answers_a_challenge_only_when_it_is_signed(driver: Driver) -> None:

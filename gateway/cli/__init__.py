@@ -13,6 +13,7 @@ from gateway.cli.envelope import envelope
 from gateway.cli.explain import explain
 from gateway.cli.options import show_problems
 from gateway.cli.profiles import profiles
+from gateway.cli.reconcile import reconcile
 from gateway.cli.revoke import revoke
 from gateway.cli.serve import serve
 from gateway.cli.subscriptions import subscriptions
@@ -43,7 +44,7 @@ def main() -> None:
     """
 
 
-for command in (serve, check, demo, envelope, profiles, compile_):
+for command in (serve, check, demo, envelope, profiles, compile_, reconcile):
     main.add_command(command)
 for command in (connectors, enroll, revoke, subscriptions, explain, deliver, deliveries):
     main.add_command(command)

@@ -1,13 +1,16 @@
 """`gateway envelope`: the published schema of what a workflow receives."""
 
 import json
+from pathlib import Path
 from typing import BinaryIO
 
 import click
 
+from gateway import provenance
 from gateway.envelope import SCHEMA, validate
 from gateway.errors import Rejection
 from gateway.strict_json import loads
+from gateway.subscriptions import load_subscription
 
 
 @click.group()
@@ -21,16 +24,28 @@ def schema() -> None:
     click.echo(json.dumps(SCHEMA, indent=2))
 
 
-@envelope.command(epilog="Example: gateway envelope check dispatch.json")
+@envelope.command(
+    epilog="Example: gateway envelope check dispatch.json --subscription subscriptions/enrolled/triage.json"
+)
 @click.argument("file", type=click.File("rb"))
-def check(file: BinaryIO) -> None:
+@click.option(
+    "--subscription",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A compiled document: the body must be one of it, as the admission action checks.",
+)
+def check(file: BinaryIO, subscription: Path | None) -> None:
     """Validate a `repository_dispatch` body (FILE, or - for standard input); exit 1 where it is not a valid envelope."""
+    compiled = None if subscription is None else load_subscription(subscription.read_bytes(), str(subscription))
     try:
-        validate(loads(file.read()))
+        body = loads(file.read())
+        if compiled is None:
+            validate(body)
+        else:
+            provenance.check(body, compiled)
     except Rejection as error:
         click.echo(f"not an envelope: {error.reason}", err=True)
         raise SystemExit(1) from None
     except ValueError as error:
         click.echo(f"not an envelope: {error}", err=True)
         raise SystemExit(1) from None
-    click.echo("a valid envelope")
+    click.echo("a valid envelope" if compiled is None else "a valid envelope of this subscription")

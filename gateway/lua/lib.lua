@@ -27,8 +27,9 @@ local function leave(lane, id, token, now)
   return removed
 end
 
+-- The deliveries stay: by them a run that is refused after a rollover finds the events that are sent anew.
 local function forget_events(key)
-  redis.call('HDEL', key, 'events', 'deliveries')
+  redis.call('HDEL', key, 'events')
   redis.call('EXPIRE', key, SETTLED_S)
 end
 

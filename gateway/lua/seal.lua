@@ -43,7 +43,7 @@ local function seal(lane)
   local id = table.remove(ids)
   local events, deliveries, used, oldest = fill(entries)
   redis.call('LTRIM', P .. 'lane:' .. lane, used, -1)
-  redis.call('HSET', dispatch_key(id), 'lane', lane, 'status', 'queued', 'attempts', 0, 'sealed', ARGV[1], 'oldest', oldest,
+  redis.call('HSET', dispatch_key(id), 'lane', lane, 'status', 'queued', 'attempts', 0, 'sealed', ARGV[1], 'oldest', oldest, 'count', #events,
     'events', table.concat(events, '\n'), 'deliveries', table.concat(deliveries, '\n'))
   redis.call('RPUSH', P .. 'sealed:' .. lane, id)
   link(id, deliveries)

@@ -39,7 +39,9 @@ class Proved:
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class Token:
+    """A token's parts, decoded and not yet believed."""
+
     header: dict[str, Any]
     claims: dict[str, Any]
     signed: bytes
@@ -61,9 +63,9 @@ def verify(
     4. Claims: issuer, one audience out of `audiences`, exact values, equal pairs, nothing forbidden, a `jti`.
     5. Times: `exp`, `nbf` and `iat` are numbers, bounded to both sides with leeway; the lifetime is bounded.
     """
-    token = _parse(raw.header(proof.header))
-    kid = _known_kid(token.header, jwks)
-    _check_signature(token, jwks[kid])
+    token = parse(raw.header(proof.header))
+    kid = known_kid(token.header, jwks)
+    check_signature(token, jwks[kid])
     _check_claims(token, proof, audiences)
     expires = _check_times(token.claims, proof, now)
     jti = token.claims.get("jti")
@@ -75,19 +77,19 @@ def verify(
 def unverified_kid(raw: RawDelivery, proof: JwtProof) -> str | None:
     """Return the key id that the token claims, before any proof, so that its caller may refresh a JWKS; None for none."""
     try:
-        kid = _parse(raw.header(proof.header)).header.get("kid")
+        kid = parse(raw.header(proof.header)).header.get("kid")
     except Rejection:
         return None
     return kid if isinstance(kid, str) and _TEXT.fullmatch(kid) else None
 
 
-def _parse(value: bytes | None) -> _Token:
+def parse(value: bytes | None) -> Token:
     """Decode without believing; raises Rejection `token`."""
     match = _TOKEN.fullmatch(value) if value is not None and len(value) <= MAX_TOKEN_BYTES else None
     if match is None:
         raise Rejection("token", 401)
     head, body, signature = match.groups()
-    return _Token(_object(head), _object(body), head + b"." + body, _segment(signature))
+    return Token(_object(head), _object(body), head + b"." + body, _segment(signature))
 
 
 def _segment(text: bytes) -> bytes:
@@ -111,7 +113,7 @@ def _object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def _known_kid(header: Mapping[str, Any], jwks: Mapping[str, RSAPublicKey]) -> str:
+def known_kid(header: Mapping[str, Any], jwks: Mapping[str, RSAPublicKey]) -> str:
     """Return the key id; embedded or linked keys (`jwk`, `jku`, `x5c`) are never looked at."""
     kid = header.get("kid")
     if header.get("alg") != "RS256" or "crit" in header or not isinstance(kid, str) or kid not in jwks:
@@ -119,7 +121,8 @@ def _known_kid(header: Mapping[str, Any], jwks: Mapping[str, RSAPublicKey]) -> s
     return kid
 
 
-def _check_signature(token: _Token, key: RSAPublicKey) -> None:
+def check_signature(token: Token, key: RSAPublicKey) -> None:
+    """Check RS256 with the one key; raises Rejection `token`."""
     if key.key_size < MIN_KEY_BITS:  # RFC 7518 section 3.3
         raise Rejection("token", 401)
     try:
@@ -128,7 +131,7 @@ def _check_signature(token: _Token, key: RSAPublicKey) -> None:
         raise Rejection("token", 401) from error
 
 
-def _check_claims(token: _Token, proof: JwtProof, audiences: tuple[str, ...]) -> None:
+def _check_claims(token: Token, proof: JwtProof, audiences: tuple[str, ...]) -> None:
     claims = token.claims
     audience = claims.get("aud")
     sound = (
@@ -145,7 +148,7 @@ def _check_claims(token: _Token, proof: JwtProof, audiences: tuple[str, ...]) ->
 
 def _check_times(claims: Mapping[str, Any], proof: JwtProof, now: float) -> float:
     """Judge the three times; returns `exp`. Each may be off by the leeway, no more, on the side that it bounds."""
-    issued, begins, expires = (_time(claims.get(name)) for name in ("iat", "nbf", "exp"))
+    issued, begins, expires = (moment(claims.get(name)) for name in ("iat", "nbf", "exp"))
     if now >= expires + proof.leeway_s or now < begins - proof.leeway_s or now < issued - proof.leeway_s:
         raise Rejection("freshness", 401)
     if not 0 < expires - issued <= proof.max_lifetime_s:
@@ -153,7 +156,8 @@ def _check_times(claims: Mapping[str, Any], proof: JwtProof, now: float) -> floa
     return expires
 
 
-def _time(value: Any) -> float:
+def moment(value: Any) -> float:
+    """Return a NumericDate (RFC 7519 section 2); raises Rejection `freshness` for text, a boolean or nothing."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Rejection("freshness", 401)
     return float(value)

@@ -74,6 +74,7 @@ def read_dispatch(ident: str, source: str, row: Mapping[str, str]) -> Dispatch:
         settled_at=_seconds(row.get("settled")),
         run=row.get("run"),
         admitted_at=_seconds(row.get("admitted")),
+        count=int(row.get("count", 0)),
     )
 
 

@@ -96,6 +96,7 @@ class Dispatch:
     settled_at: float | None
     run: str | None
     admitted_at: float | None
+    count: int = 0  # events of the batch, also after they were taken
 
 
 @dataclass(frozen=True, slots=True)

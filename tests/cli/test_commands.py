@@ -142,3 +142,34 @@ def test_something_outside_failed_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> 
 def test_unknown_commands_and_options_are_usage_errors() -> None:
     assert run("nonsense")[0] == 2
     assert run("check", "--nonsense")[0] == 2
+
+
+def test_envelope_check_against_a_subscription(tmp_path: Path) -> None:
+    from gateway.envelope import EnvelopeEvent, build  # noqa: PLC0415
+
+    file = EXAMPLES / "linear-issue-created.json"
+    document = json.loads(file.read_text())
+    scope = {name: values[0] for name, values in document["grants"].items()}
+    event = EnvelopeEvent.of("https://linear.app/acme/issue/ENG-1", "issue-created", scope)
+    ident = "0196f0c0-0000-7000-8000-000000000000"
+    good = build(document["digest"], document["event_type"], ident, [event])
+
+    def check(body: object, against: Path = file) -> tuple[int, str]:
+        return run("envelope", "check", "-", "--subscription", str(against), stdin=json.dumps(body).encode())
+
+    assert check(good) == (0, "a valid envelope of this subscription\n")
+    other = build(
+        document["digest"], document["event_type"], ident, [EnvelopeEvent.of(event.url, "issue-closed", scope)]
+    )
+    assert run("envelope", "check", "-", stdin=json.dumps(other).encode())[0] == 0
+    status, text = check(other)
+    assert (status, "types: is no trigger" in text) == (1, True)
+    assert check(good, EXAMPLES / "github-issue-opened.json")[0] == 1
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps({**document, "grants": {}}))
+    assert check(good, broken)[0] == 2
+
+
+def test_reconcile_refuses_a_digest_that_is_not_enrolled(config: Path) -> None:
+    status, text = run("reconcile", "sha256:" + "0" * 64, "--config", str(config))
+    assert (status, "is not enrolled" in text) == (2, True)

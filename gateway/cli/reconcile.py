@@ -1,0 +1,64 @@
+"""`gateway reconcile`: compare opt-in and workflow at the default branch with what is enrolled."""
+
+import asyncio
+import json
+import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import click
+
+from gateway import log
+from gateway.cli.options import config_option, json_option
+from gateway.errors import ConfigError, Problem
+from gateway.reconcile import Reconciler, Row
+from gateway.settings import Configuration, load_configuration
+
+
+@click.command(epilog="Example: gateway reconcile --config /etc/gateway/gateway.toml --json")
+@click.argument("digests", nargs=-1, metavar="[DIGEST]...")
+@config_option
+@json_option
+def reconcile(digests: tuple[str, ...], config: Path, *, as_json: bool) -> None:
+    """Read each enrolled repository's opt-in and workflow at its default branch; suspend what does not agree.
+
+    Without DIGEST all enrolled subscriptions. A digest whose workflow is merged now takes over from the one before it.
+    Exit 1 where a subscription does not agree, 3 where GitHub or the store could not be asked.
+    """
+    configuration = load_configuration(config)
+    known = {one.subscription.digest for one in configuration.enrolled}
+    if unknown := sorted(set(digests) - known):
+        fix = "see the digests with: gateway check, gateway subscriptions"
+        raise ConfigError([Problem(str(config), "enrollments", f"{digest} is not enrolled", fix) for digest in unknown])
+    log.configure(logging.WARNING)
+    rows = asyncio.run(_run(configuration, digests))
+    if as_json:
+        click.echo(json.dumps({"subscriptions": [row.to_json() for row in rows]}))
+    else:
+        for row in rows:
+            click.echo(_line(row))
+    raise SystemExit(exit_code(rows))
+
+
+async def _run(configuration: Configuration, digests: tuple[str, ...]) -> list[Row]:
+    from gateway.server import destinations, open_store  # noqa: PLC0415 (the other commands start faster without it)
+
+    async with AsyncExitStack() as stack:
+        store, _ = await open_store(stack, configuration)
+        await store.ping()
+        found = await stack.enter_async_context(destinations(configuration, store))
+        return await Reconciler(store, found, lambda: configuration.enrolled).run(digests or None)
+
+
+def exit_code(rows: list[Row]) -> int:
+    """1 where the default branch says no, 3 where it could not be read, 0 otherwise."""
+    if any(row.state == "suspended" for row in rows):
+        return 1
+    unread = [row for row in rows if row.agrees is None and row.reason != "attested"]
+    return 3 if unread else 0
+
+
+def _line(row: Row) -> str:
+    why = f" ({row.reason})" if row.reason else ""
+    unread = ", not read: GitHub did not answer, or the App may not read contents" if row.agrees is None else ""
+    return f"{row.digest[:19]}  {row.repository}  {row.source}: {row.state}{why}{'' if row.reason == 'attested' else unread}"

@@ -1,0 +1,216 @@
+"""`Reconciler`: what a repository's default branch says decides which of its enrolled subscriptions are active.
+
+1. Nothing is ever widened here: a suspension is lifted by enrolling again, and by nothing else but rule 3.
+2. Opt-in revoked, workflow changed or gone, repository moved, gone or replaced: suspended, with that reason.
+3. Rollover: a digest that was enrolled before its workflow was merged waits as `workflow-pending`. When the default branch
+   has its hash it becomes active, and in the same look the digest that it follows becomes `workflow-superseded`.
+4. Where GitHub does not answer, nothing changes. Where the App may not read contents, only what the operator attested counts.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from gateway import log
+from gateway.destination import Destinations, Seen
+from gateway.errors import Unavailable
+from gateway.store import Store
+from gateway.subscriptions import Enrolled
+
+PENDING: Final = "workflow-pending"
+SUPERSEDED: Final = "workflow-superseded"
+CHANGED: Final = "workflow-hash"
+MISSING: Final = "workflow-missing"
+REVOKED: Final = "opt-in-revoked"
+
+REREAD_S: Final = 60.0
+WATCH_S: Final = 1.0
+CURRENT_S: Final = 400 * 86_400
+
+State = Literal["active", "suspended", "mismatched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One subscription after a look. `agrees` is False where the default branch says no, None where it could not be read."""
+
+    digest: str
+    source: str
+    repository: str
+    state: State
+    reason: str | None
+    agrees: bool | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as scripts read it."""
+        names = ("digest", "source", "repository", "state", "reason")
+        return {name: getattr(self, name) for name in names}
+
+
+def state_of(reason: str | None) -> State:
+    """Return the state that a suspension's reason means: what waits for its workflow, or gave way to another, is mismatched."""
+    if reason is None:
+        return "active"
+    return "mismatched" if reason in (PENDING, SUPERSEDED) else "suspended"
+
+
+class Reconciler:
+    """Compares and settles, for all enrollments or for those of one workflow."""
+
+    def __init__(
+        self,
+        store: Store,
+        destinations: Destinations,
+        enrolled: Callable[[], Sequence[Enrolled]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._destinations, self._enrolled = store, destinations, enrolled
+        self._clock = clock
+        self._looked: dict[tuple[str, str], float] = {}
+
+    async def run(self, digests: Iterable[str] | None = None, *, enrolling: bool = False) -> list[Row]:
+        """Look at all enrolled subscriptions, or at those of `digests` and what shares their workflow; return their rows.
+
+        `enrolling` says that an operator has just enrolled `digests` (again): their suspensions are lifted where the default
+        branch agrees, and where it has another workflow they wait for theirs.
+        """
+        wanted = None if digests is None else frozenset(digests)
+        rows: list[Row] = []
+        for group in _groups(self._enrolled()).values():
+            if wanted is None or any(one.subscription.digest in wanted for one in group):
+                rows += await self._settle(group, wanted if enrolling and wanted is not None else frozenset())
+        return rows
+
+    async def disagreed(self, enrolled: Enrolled) -> None:
+        """Look again after a refused admission, at most once a minute a workflow; what cannot be read changes nothing."""
+        key, now = _workflow(enrolled), self._clock()
+        self._looked = {one: at for one, at in self._looked.items() if now - at < REREAD_S}
+        if key in self._looked:
+            return
+        self._looked[key] = now
+        try:
+            await self.run([enrolled.subscription.digest])
+        except Unavailable as error:
+            log.event("reconcile-failed", logging.WARNING, repository=key[0], reason=error.reason)
+
+    async def watch(self) -> None:
+        """Settle, until cancelled, whenever two digests of one workflow are active at once: entries that were put there."""
+        settled: Sequence[Enrolled] | None = None
+        while True:
+            enrolled = self._enrolled()
+            if enrolled is not settled and await self._settle_doubles(enrolled):
+                settled = enrolled
+            await asyncio.sleep(WATCH_S)
+
+    async def _settle_doubles(self, enrolled: Sequence[Enrolled]) -> bool:
+        """Look at the workflows for which two versions are active; return whether that is settled."""
+        try:
+            suspended = await self._store.suspended()
+            for key, group in _groups(enrolled).items():
+                active = [one for one in group if one.subscription.digest not in suspended]
+                if len({one.subscription.workflow_hash for one in active}) < 2:
+                    continue
+                if self._clock() - self._looked.get(key, -REREAD_S) < REREAD_S:
+                    return False
+                self._looked[key] = self._clock()
+                if any(row.agrees is None for row in await self._settle(group, frozenset())):
+                    return False
+        except Unavailable as error:
+            log.event("reconcile-failed", logging.WARNING, reason=error.reason)
+            return False
+        return True
+
+    async def _settle(self, group: Sequence[Enrolled], enrolling: frozenset[str]) -> list[Row]:
+        """Look once for all subscriptions of one workflow, and settle each."""
+        suspended = await self._store.suspended()
+        try:
+            seen = await self._destinations.look(group[0])
+        except Unavailable as error:
+            log.event("reconcile-failed", logging.WARNING, repository=_workflow(group[0])[0], reason=error.reason)
+            return [_row(one, suspended.get(one.subscription.digest), None) for one in group]
+        current = any(one.subscription.workflow_hash == seen.workflow_hash for one in group)
+        # What is current comes first: a death between two writes leaves both active for a moment, never neither.
+        group = sorted(group, key=lambda one: one.subscription.workflow_hash != seen.workflow_hash)
+        return [await self._one(one, seen, current, suspended, enrolling) for one in group]
+
+    async def _one(
+        self, one: Enrolled, seen: Seen, current: bool, suspended: Mapping[str, str], enrolling: frozenset[str]
+    ) -> Row:
+        digest = one.subscription.digest
+        before, again = suspended.get(digest), digest in enrolling
+        agrees = verdict(one, seen)
+        after = before
+        if agrees is None:
+            after = None if again and one.attested else before
+        elif agrees == "":
+            await self._store.remember(_fact(digest), "1", CURRENT_S)
+            after = None if again or before == PENDING else before
+        elif agrees in (CHANGED, MISSING) and (again or before not in _GRAVE):
+            after = await self._behind(digest, agrees, before, current, again)
+        elif before is None or again or before == SUPERSEDED or (before == PENDING and agrees != REVOKED):
+            after = agrees
+        await self._write(one, before, after)
+        return _row(one, after, None if agrees is None else agrees == "")
+
+    async def _behind(self, digest: str, agrees: str, before: str | None, current: bool, again: bool) -> str:
+        """Return why a digest, whose workflow is not the one at the default branch, is not active."""
+        if again:
+            return PENDING
+        if before is not None or not current:
+            return before or agrees
+        # Another digest is current. One that never was has its workflow still before it.
+        was_current = await self._store.recall(_fact(digest)) is not None
+        return SUPERSEDED if was_current else PENDING
+
+    async def _write(self, one: Enrolled, before: str | None, after: str | None) -> None:
+        if before == after:
+            return
+        digest = one.subscription.digest
+        if after is None:
+            await self._store.resume(digest)
+            log.event("subscription-resumed", subscription=digest, source=one.source, was=before)
+        else:
+            await self._store.suspend(digest, after)
+            level = logging.INFO if state_of(after) == "mismatched" else logging.ERROR
+            log.event("subscription-suspended", level, subscription=digest, source=one.source, reason=after)
+
+
+# Reasons that a look at the workflow alone does not replace.
+_GRAVE: Final = frozenset({"repository-moved", "repository-gone", "repository-replaced", REVOKED})
+
+
+def verdict(one: Enrolled, seen: Seen) -> str | None:
+    """Return "" where the default branch agrees with the enrollment, the reason where it does not, None where it is unread."""
+    if seen.gone is not None:
+        return seen.gone
+    if seen.opted_in is None or seen.workflow_hash is None:
+        return None
+    if not seen.opted_in:
+        return REVOKED
+    if not seen.workflow_hash:
+        return MISSING
+    return "" if seen.workflow_hash == one.subscription.workflow_hash else CHANGED
+
+
+def _groups(enrolled: Iterable[Enrolled]) -> dict[tuple[str, str], list[Enrolled]]:
+    groups: dict[tuple[str, str], list[Enrolled]] = {}
+    for one in enrolled:
+        groups.setdefault(_workflow(one), []).append(one)
+    return groups
+
+
+def _workflow(one: Enrolled) -> tuple[str, str]:
+    return one.subscription.repository.lower(), one.subscription.workflow
+
+
+def _row(one: Enrolled, reason: str | None, agrees: bool | None) -> Row:
+    subscription = one.subscription
+    shown = reason if reason is not None or agrees is not None or not one.attested else "attested"
+    return Row(subscription.digest, one.source, subscription.repository, state_of(reason), shown, agrees)
+
+
+def _fact(digest: str) -> str:
+    return f"current:{digest}"

@@ -1,0 +1,51 @@
+"""Who we are at GitHub as a sender: the App's bot user, by its numeric id.
+
+A run's sender must be it, and an event that it caused is our own. https://docs.github.com/en/rest/users/users#get-a-user
+"""
+
+import contextlib
+import logging
+from dataclasses import replace
+from typing import Final
+
+from gateway import log
+from gateway.errors import Unavailable
+from gateway.github import GitHubApp, GitHubRefusal
+from gateway.profiles import Source
+from gateway.settings import GITHUB_ACTIONS_BOT, Configuration
+from gateway.store import Store
+
+REMEMBER_S: Final = 400 * 86_400
+
+
+async def sender_id(configured: int | None, github: GitHubApp, store: Store) -> int:
+    """Return the bot's user id: as configured, else from GitHub, else as last known. Raises Unavailable `sender-unknown`."""
+    if configured is not None:
+        return configured
+    fact = f"sender-id:{github.app_id}"
+    try:
+        found = await github.app_bot_id()
+    except (Unavailable, GitHubRefusal) as error:
+        known = await store.recall(fact)
+        if known is None:
+            log.event("sender-unknown", logging.ERROR, reason=error.reason, fix="set github.sender_id")
+            raise Unavailable("sender-unknown", 60) from None
+        log.event("sender-remembered", logging.WARNING, reason=error.reason, sender_id=int(known))
+        return int(known)
+    if found == GITHUB_ACTIONS_BOT:  # any job could pass as it
+        raise Unavailable("sender-unknown", 60)
+    with contextlib.suppress(Unavailable):  # a store that is away now is told at the next start
+        await store.remember(fact, str(found), REMEMBER_S)
+    return found
+
+
+def with_sender(configuration: Configuration, sender: int) -> Configuration:
+    """Return the configuration whose GitHub sources know the App's own bot user as themselves, so that no loop starts."""
+
+    def own(source: Source) -> Source:
+        if source.profile.name != "github":  # ids of other providers mean other users
+            return source
+        return replace(source, self_ids=source.self_ids | {str(sender)})
+
+    sources = {name: own(source) for name, source in configuration.sources.items()}
+    return replace(configuration, sources=sources)

@@ -1,0 +1,380 @@
+"""The action's real step, run with node, against the receiver over HTTP, the OIDC double, and dispatches the GitHub double took."""
+
+import asyncio
+import copy
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from ruamel.yaml import YAML
+from starlette.applications import Starlette
+
+from gateway import provenance
+from gateway.admission_route import admission_route
+from gateway.doubles.oidc import run_claims
+from tests.destination_house import BOT, COMMIT, House, house
+from tests.valkey import PrivateValkey
+
+ACTION = Path(__file__).parent.parent / "deploy" / "actions" / "admit"
+NODE = shutil.which("node")
+TEXT = "on: repository_dispatch\n"
+pytestmark = pytest.mark.skipif(NODE is None, reason="the action needs node")
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[PrivateValkey]:
+    with PrivateValkey() as running:
+        yield running
+
+
+@pytest.fixture
+async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
+    async with house(valkey, TEXT) as made:
+        yield made
+
+
+@asynccontextmanager
+async def receiving(home: House) -> AsyncIterator[str]:
+    """The public route over a real socket."""
+    app = Starlette(routes=[admission_route(lambda: home.admission)])
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    config, stop = Config(), asyncio.Event()
+    config.bind, config.accesslog, config.errorlog = [f"fd://{listener.detach()}"], None, None
+    task = asyncio.create_task(serve(app, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        stop.set()
+        await task
+
+
+@pytest.fixture
+async def receiver(home: House) -> AsyncIterator[str]:
+    async with receiving(home) as address:
+        yield address
+
+
+@dataclass
+class Step:
+    """What the runner would give the step, and what came of it."""
+
+    code: int
+    outputs: dict[str, str]
+    text: str
+
+
+@dataclass
+class Job:
+    """One run of the destination workflow on a runner."""
+
+    home: House
+    receiver: str
+    folder: Path
+    claims: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str | None] = field(default_factory=dict)
+
+    async def run(self, event: Any, documents: list[Any] | None = None, run_id: str | None = None) -> Step:
+        subscription = self.home.one.subscription
+        claims = run_claims(
+            repository=subscription.repository,
+            repository_id=subscription.repository_id or 0,
+            workflow=subscription.workflow,
+            workflow_sha=COMMIT,
+            actor_id=BOT,
+        )
+        given = {**claims, **self.claims, **({"run_id": run_id} if run_id else {})}
+        number, bearer = self.home.oidc.issuer.start_run(given)
+        paths = []
+        for n, document in enumerate([subscription.document] if documents is None else documents):
+            (self.folder / f"{n}.json").write_text(json.dumps(document))
+            paths.append(f"{n}.json")
+        (self.folder / "event.json").write_text(json.dumps(event))
+        (self.folder / "output").write_text("")
+        ref = f"{subscription.repository}/{subscription.workflow}@refs/heads/main"
+        env = {
+            "PATH": os.environ["PATH"],
+            "GITHUB_EVENT_NAME": "repository_dispatch",
+            "GITHUB_EVENT_PATH": str(self.folder / "event.json"),
+            "GITHUB_OUTPUT": str(self.folder / "output"),
+            "GITHUB_WORKSPACE": str(self.folder),
+            "GITHUB_REPOSITORY": subscription.repository,
+            "GITHUB_REPOSITORY_ID": str(subscription.repository_id),
+            "GITHUB_WORKFLOW_REF": ref,
+            "GITHUB_RUN_ID": number,
+            "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.home.oidc.address}/token?run={number}",
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": bearer,
+            "INPUT_RECEIVER": self.receiver,
+            "INPUT_SUBSCRIPTION": "\n".join(paths),
+            "INPUT_SENDER-ID": str(BOT),
+            "INPUT_AUDIENCE-PREFIX": defaults()["audience-prefix"],
+            **self.env,
+        }
+        process = await asyncio.create_subprocess_exec(
+            NODE or "",
+            str(ACTION / action()["runs"]["main"]),
+            env={name: value for name, value in env.items() if value is not None},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate()
+        return Step(process.returncode or 0, read_outputs((self.folder / "output").read_text()), out.decode())
+
+
+def action() -> Any:
+    return YAML(typ="safe").load(ACTION / "action.yml")
+
+
+def defaults() -> dict[str, str]:
+    return {name: spec.get("default", "") for name, spec in action()["inputs"].items()}
+
+
+def read_outputs(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in re.findall(r"^(\w+)<<(\S+)\n(.*?)\n\2$", text, re.MULTILINE | re.DOTALL)}
+
+
+def started_by(body: Any, sender: int = BOT) -> dict[str, Any]:
+    """The event of the run that a dispatch starts: https://docs.github.com/en/webhooks/webhook-events-and-payloads#repository_dispatch."""
+    return {
+        "action": body["event_type"],
+        "branch": "main",
+        "client_payload": body["client_payload"],
+        "repository": {"id": 1296269, "full_name": "acme/app", "default_branch": "main"},
+        "sender": {"login": "gateway-double[bot]", "id": sender, "type": "Bot"},
+    }
+
+
+@pytest.fixture
+def job(home: House, receiver: str, tmp_path: Path) -> Job:
+    return Job(home, receiver, tmp_path)
+
+
+def test_the_action_declares_the_inputs_and_outputs_that_workflows_rely_on() -> None:
+    assert set(action()["inputs"]) == {"receiver", "subscription", "sender-id", "audience-prefix"}
+    assert set(action()["outputs"]) == {"admitted", "events"}
+    assert action()["runs"]["using"] == "node20"
+    assert defaults()["audience-prefix"] == "gh-aw-gateway:"
+    imports = re.findall(r'from "([^"]+)"', (ACTION / "admit.mjs").read_text())
+    assert imports
+    assert all(name.startswith("node:") for name in imports)
+
+
+async def test_one_run_is_admitted_and_a_second_ends_green_without_events(home: House, job: Job) -> None:
+    body = await home.sent()
+    step = await job.run(started_by(body))
+    assert step.code == 0, step.text
+    assert step.outputs["admitted"] == "true"
+    assert json.loads(step.outputs["events"]) == body["client_payload"]["gateway"]["events"]
+    other = await job.run(started_by(body))
+    assert (other.code, other.outputs) == (0, {"admitted": "false", "events": "[]"})
+    assert "another run has this dispatch" in other.text
+    dispatch = await home.store.dispatch(body["client_payload"]["gateway"]["dispatch"])
+    assert dispatch is not None
+    again = await job.run(started_by(body), run_id=dispatch.run)  # a re-run of the run that has it
+    assert (again.code, again.outputs["admitted"]) == (0, "true")
+
+
+async def test_addresses_with_and_without_the_path(home: House, job: Job) -> None:
+    body = await home.sent()
+    for n, address in enumerate((f"{job.receiver}/", f"{job.receiver}/admission", f"{job.receiver}/admission/")):
+        step = await job.run(started_by(body), run_id="55")
+        job.env["INPUT_RECEIVER"] = address
+        assert (step.code, step.outputs["admitted"]) == (0, "true"), (n, step.text)
+
+
+Edit = Callable[[dict[str, Any]], object]
+
+
+def gateway_of(event: dict[str, Any]) -> Any:
+    return event["client_payload"]["gateway"]
+
+
+def event_of(event: dict[str, Any]) -> Any:
+    return gateway_of(event)["events"][0]
+
+
+def at(url: str) -> Edit:
+    def edit(event: dict[str, Any]) -> None:
+        event_of(event).update(url=url, id="uri:" + hashlib.sha256(url.encode()).hexdigest())
+
+    return edit
+
+
+ENVELOPES: dict[str, tuple[str, Edit]] = {
+    "no events": ("1 to 20", lambda e: gateway_of(e).update(events=[])),
+    "too many events": ("1 to 20", lambda e: gateway_of(e).update(events=[event_of(e)] * 21)),
+    "an event twice": ("twice", lambda e: gateway_of(e).update(events=[event_of(e)] * 2)),
+    "a raw body": ("closed", lambda e: event_of(e).update(body="text")),
+    "a raw body beside the gateway": ("closed", lambda e: e["client_payload"].update(body="text")),
+    "a member of the gateway": ("closed", lambda e: gateway_of(e).update(delivery="x")),
+    "a missing member": ("closed", lambda e: gateway_of(e).pop("projection")),
+    "another version": ("version", lambda e: gateway_of(e).update(version=3)),
+    "a version as text": ("version", lambda e: gateway_of(e).update(version="2")),
+    "another projection": ("projection", lambda e: gateway_of(e).update(projection="x/v2")),
+    "a dispatch that is no id": ("dispatch id", lambda e: gateway_of(e).update(dispatch="1")),
+    "a dispatch with a line feed": (
+        "dispatch id",
+        lambda e: gateway_of(e).update(dispatch=gateway_of(e)["dispatch"] + "\n"),
+    ),
+    "another trigger": ("names no trigger", lambda e: event_of(e).update(types=["issue-closed"])),
+    "a trigger of the prototype": ("names no trigger", lambda e: event_of(e).update(types=["constructor"])),
+    "two triggers": ("exactly one", lambda e: event_of(e).update(types=["issue-created", "issue-created"])),
+    "no trigger": ("exactly one", lambda e: event_of(e).update(types=[])),
+    "another origin": ("origin", at("https://evil.example/acme/issue/ENG-42")),
+    "an origin with a suffix": ("origin", at("https://linear.app.evil.example/acme")),
+    "an origin with a port": ("origin", at("https://linear.app:444/acme")),
+    "http": ("canonical", at("http://linear.app/acme/issue/ENG-42")),
+    "userinfo": ("canonical", at("https://linear.app@evil.example/x")),
+    "a script": ("canonical", at("javascript:alert(1)")),
+    "white space in the URL": ("canonical", at("https://linear.app/acme/issue/ENG 42")),
+    "a line feed after the URL": ("canonical", at("https://linear.app/acme\n")),
+    "dots in the path": ("dots", at("https://linear.app/acme/../admin")),
+    "a URL that is too long": ("bounded", at("https://linear.app/" + "a" * 2048)),
+    "an id of another URL": ("identity", lambda e: event_of(e).update(id="uri:" + "0" * 64)),
+    "missing scope": ("lacks", lambda e: event_of(e)["filters"].pop("teams")),
+    "widened scope": ("widened", lambda e: event_of(e)["filters"].update(projects=["p"])),
+    "two values": ("exactly one", lambda e: event_of(e)["filters"]["teams"].append("other")),
+    "no value": ("exactly one", lambda e: event_of(e)["filters"].update(teams=[])),
+    "a value that is not granted": ("not granted", lambda e: event_of(e)["filters"].update(teams=["other"])),
+    "a value that is no text": ("exactly one", lambda e: event_of(e)["filters"].update(teams=[7])),
+    "filters that are a list": ("no object", lambda e: event_of(e).update(filters=[])),
+    "an event that is null": ("no object", lambda e: gateway_of(e).update(events=[None])),
+    "a payload that is null": ("no object", lambda e: e.update(client_payload=None)),
+}
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+async def test_an_envelope_outside_of_the_subscription_is_refused_before_anyone_is_asked(
+    home: House, job: Job, name: str
+) -> None:
+    said, edit = ENVELOPES[name]
+    body = await template(home)
+    event = started_by(body)
+    edit(event)
+    step = await job.run(event)
+    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.text
+    assert said in step.text
+    assert "::error title=Gateway admission::" in step.text
+    assert len(step.text.splitlines()) == 1
+    with pytest.raises(ValueError, match=r"^\$"):  # `gateway envelope check --subscription` says the same
+        provenance.check(
+            {"event_type": event["action"], "client_payload": event["client_payload"]}, home.one.subscription
+        )
+
+
+async def template(home: House) -> dict[str, Any]:
+    """A good body, without a dispatcher."""
+    from gateway.envelope import EnvelopeEvent, build  # noqa: PLC0415
+    from gateway.store import uuid7  # noqa: PLC0415
+    from tests.destination_house import SCOPE, URL  # noqa: PLC0415
+
+    subscription = home.one.subscription
+    body = build(subscription.digest, subscription.event_type, uuid7(), [EnvelopeEvent.of(URL, "issue-created", SCOPE)])
+    provenance.check(body, subscription)
+    return copy.deepcopy(body)
+
+
+SENDERS: dict[str, tuple[str, Callable[[dict[str, Any], Job], object]]] = {
+    "a job's own GITHUB_TOKEN": ("not the gateway App's bot", lambda e, _: e["sender"].update(id=41898282)),
+    "a person": ("not the gateway App's bot", lambda e, _: e["sender"].update(id=1)),
+    "an id as text": ("not the gateway App's bot", lambda e, _: e["sender"].update(id=str(BOT))),
+    "no sender": ("no sender", lambda e, _: e.pop("sender")),
+    "github-actions[bot] as the configured sender": (
+        "any job could pass",
+        lambda _, j: j.env.update({"INPUT_SENDER-ID": "41898282"}),
+    ),
+    "no sender-id": ("sender-id is missing", lambda _, j: j.env.update({"INPUT_SENDER-ID": ""})),
+    "a login as sender-id": ("no numeric", lambda _, j: j.env.update({"INPUT_SENDER-ID": "gateway[bot]"})),
+    "another event": ("repository_dispatch", lambda _, j: j.env.update(GITHUB_EVENT_NAME="push")),
+    "another event type": ("event type", lambda e, _: e.update(action="gateway-other")),
+    "another repository": ("another repository", lambda _, j: j.env.update(GITHUB_REPOSITORY="acme/other")),
+    "another repository id": ("repository id", lambda _, j: j.env.update(GITHUB_REPOSITORY_ID="1")),
+    "another workflow": (
+        "another workflow",
+        lambda _, j: j.env.update(GITHUB_WORKFLOW_REF="acme/app/.github/workflows/x.yml@refs/heads/main"),
+    ),
+    "no permission for a token": ("id-token: write", lambda _, j: j.env.update(ACTIONS_ID_TOKEN_REQUEST_URL=None)),
+    "a request token that is not accepted": (
+        "no identity token",
+        lambda _, j: j.env.update(ACTIONS_ID_TOKEN_REQUEST_TOKEN="x"),
+    ),
+    "plain http to the receiver": ("https", lambda _, j: j.env.update(INPUT_RECEIVER="http://hooks.example.com")),
+    "no document": ("cannot be read", lambda _, j: j.env.update(INPUT_SUBSCRIPTION="missing.json")),
+}
+
+
+@pytest.mark.parametrize("name", SENDERS)
+async def test_what_is_not_ours_fails_with_what_to_fix(home: House, job: Job, name: str) -> None:
+    said, edit = SENDERS[name]
+    event = started_by(await template(home))
+    edit(event, job)
+    step = await job.run(event)
+    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.text
+    assert said in step.text
+
+
+async def test_an_edited_document_is_refused(home: House, job: Job) -> None:
+    document = {**home.one.subscription.document, "grants": {"teams": ["other"]}}
+    step = await job.run(started_by(await template(home)), [document])
+    assert step.code == 1
+    assert "does not match its digest" in step.text
+
+
+REFUSALS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a dispatch sent with another token": ("sender", {"actor_id": "41898282"}),
+    "another repository": ("repository", {"repository_id": "5"}),
+    "another workflow": ("workflow", {"workflow_ref": "acme/app/.github/workflows/x.yml@refs/heads/main"}),
+    "another branch": ("ref", {"ref": "refs/heads/evil"}),
+    "another environment": ("environment", {"environment": "production"}),
+    "a changed workflow": ("workflow-hash", {"workflow_sha": "c" * 40, "job_workflow_sha": "c" * 40}),
+}
+
+
+async def test_what_the_receiver_refuses_fails_and_says_why(home: House, job: Job) -> None:
+    body = await home.sent()
+    home.file("on: push\n", "c" * 40)
+    for reason, claims in REFUSALS.values():
+        job.claims = claims
+        step = await job.run(started_by(body))
+        assert (step.code, step.outputs["admitted"]) == (1, "false"), step.text
+        assert f"{reason}: " in step.text
+    job.claims = {}
+    assert (await job.run(started_by(body))).outputs["admitted"] == "true"
+
+
+async def test_an_envelope_edited_after_dispatch(home: House, job: Job) -> None:
+    body = copy.deepcopy(await home.sent())
+    at("https://linear.app/acme/issue/ENG-43")(body)
+    step = await job.run(started_by(body))
+    assert (step.code, step.outputs["events"]) == (1, "[]")
+    assert "not the one that was sent" in step.text
+
+
+async def test_a_dispatch_that_was_never_sent(home: House, job: Job) -> None:
+    step = await job.run(started_by(await template(home)))
+    assert step.code == 1
+    assert "unknown-dispatch" in step.text
+
+
+async def test_a_receiver_that_comes_back_admits_after_all(home: House, job: Job) -> None:
+    body = await home.sent()
+    home.github.double.script(home.one.subscription.repository, {"status": 502}, on="contents")
+    step = await job.run(started_by(body))
+    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.text
+
+
+async def test_no_token_is_printed(home: House, job: Job) -> None:
+    step = await job.run(started_by(await home.sent()))
+    lines = [line for line in step.text.splitlines() if not line.startswith("::add-mask::")]
+    assert "eyJ" not in "".join(lines)

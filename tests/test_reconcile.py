@@ -1,0 +1,291 @@
+"""Reconciliation against the GitHub double: what suspends, what resumes, and a rollover without a gap."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.errors import Rejection
+from gateway.reconcile import Reconciler, Row, state_of
+from gateway.subscriptions import Enrolled, load_subscription, seal
+from tests.destination_house import House, enrolled_with, house
+from tests.valkey import PrivateValkey
+
+OLD, NEW = "on: repository_dispatch\n", "on: repository_dispatch # new\n"
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[PrivateValkey]:
+    with PrivateValkey() as running:
+        yield running
+
+
+@pytest.fixture
+async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
+    async with house(valkey, OLD) as made:
+        yield made
+
+
+def aw(home: House, text: str | None) -> None:
+    home.file(text, path=".github/workflows/aw.json")
+
+
+async def one_row(home: House, **more: Any) -> Row:
+    (row,) = await home.reconciler.run(**more)
+    return row
+
+
+async def test_what_agrees_is_active(home: House) -> None:
+    row = await one_row(home)
+    assert (row.state, row.reason, row.agrees) == ("active", None, True)
+    assert await home.store.suspended() == {}
+
+
+@pytest.mark.parametrize(
+    "text", [None, "{}", '{"gateway-dispatch": false}', '{"gateway-dispatch": "true"}', '{"gateway-dispatch": 1}', "[]", "x",
+             '{"gateway-dispatch": true, "gateway-dispatch": true}']
+)  # fmt: skip
+async def test_a_revoked_opt_in_suspends_until_it_is_enrolled_again(home: House, text: str | None) -> None:
+    aw(home, text)
+    assert (await one_row(home)).reason == "opt-in-revoked"
+    assert await home.store.suspended() == {home.digest: "opt-in-revoked"}
+    aw(home, '{"gateway-dispatch": true}')
+    row = await one_row(home)
+    assert (row.state, row.reason, row.agrees) == ("suspended", "opt-in-revoked", True)  # never widened by a look
+    row = await one_row(home, digests=[home.digest], enrolling=True)
+    assert (row.state, row.reason) == ("active", None)
+
+
+async def test_a_changed_or_missing_workflow_suspends(home: House) -> None:
+    home.file("on: push\n")
+    assert (await one_row(home)).reason == "workflow-hash"
+    home.file(None)
+    assert (await one_row(home)).reason == "workflow-hash"  # the first reason stays
+    await home.store.resume(home.digest)
+    assert (await one_row(home)).reason == "workflow-missing"
+
+
+async def test_a_repository_that_moved_went_or_was_replaced_suspends(home: House) -> None:
+    double, name = home.github.double, home.one.subscription.repository
+    double.add_repository(name).id = 5
+    assert (await one_row(home)).reason == "repository-replaced"
+    await home.store.resume(home.digest)
+    double.add_repository(name).moved_to = "acme/new"
+    assert (await one_row(home)).reason == "repository-moved"
+    await home.store.resume(home.digest)
+    double.script(name, {"status": 404, "body": {"message": "Not Found"}}, on="repository")
+    assert (await one_row(home)).reason == "repository-gone"
+
+
+async def test_github_away_or_without_permission_changes_nothing(home: House) -> None:
+    name = home.one.subscription.repository
+    home.github.double.script(name, {"status": 500}, on="repository")
+    row = await one_row(home)
+    assert (row.state, row.agrees) == ("active", None)
+    home.github.double.script(name, {"status": 403, "body": {"message": "Resource not accessible"}}, on="contents")
+    row = await one_row(home)
+    assert (row.state, row.agrees) == ("active", None)
+    assert await home.store.suspended() == {}
+
+
+async def test_an_attested_enrollment_without_permission_says_so(home: House) -> None:
+    home.enrolled[home.digest] = replace(home.one, attested=True)
+    home.github.double.script(home.one.subscription.repository, {"status": 403}, on="contents")
+    row = await one_row(home)
+    assert (row.state, row.reason, row.agrees) == ("active", "attested", None)
+
+
+async def test_a_refused_admission_looks_at_most_once_a_minute_and_suspends_only_where_the_branch_disagrees(
+    home: House,
+) -> None:
+    dispatch = await home.dispatch()
+    ticks = [0.0]
+    home.reconciler._clock = lambda: ticks[0]
+    bad = {"workflow_sha": "c" * 40, "job_workflow_sha": None}
+    home.file("on: push\n", "c" * 40)
+    for _ in range(3):
+        with pytest.raises(Rejection, match="workflow-hash"):
+            await home.admit(home.token(**bad), dispatch)
+    assert home.github.double.calls["repository"] == 2  # one for the branch, one look
+    assert await home.store.suspended() == {}
+    home.file("on: push\n")
+    ticks[0] = 61
+    with pytest.raises(Rejection, match="workflow-hash"):
+        await home.admit(home.token(**bad), dispatch)
+    assert await home.store.suspended() == {home.digest: "workflow-hash"}
+    with pytest.raises(Rejection, match="suspended"):
+        await home.admit(home.token(), dispatch)
+
+
+async def test_a_strangers_refused_run_makes_nobody_look(home: House) -> None:
+    dispatch = await home.dispatch()
+    with pytest.raises(Rejection, match="audience"):
+        await home.admit(home.token(aud="x", repository_id="5"), dispatch)
+    assert home.github.double.calls["repository"] == 0
+
+
+async def test_rollover_without_a_gap(home: House) -> None:
+    old, new = home.digest, enrolled_with(NEW)
+    await home.reconciler.run()
+    home.enrolled[new.subscription.digest] = new
+    rows = await home.reconciler.run([new.subscription.digest], enrolling=True)
+    assert {row.digest: (row.state, row.reason) for row in rows} == {
+        old: ("active", None),
+        new.subscription.digest: ("mismatched", "workflow-pending"),
+    }
+    dispatch = await home.dispatch()
+    await home.admit(home.token(), dispatch)  # the old one goes on
+    home.file(NEW)
+    rows = await home.reconciler.run()
+    assert {row.digest: (row.state, row.reason) for row in rows} == {
+        old: ("mismatched", "workflow-superseded"),
+        new.subscription.digest: ("active", None),
+    }
+
+
+async def test_an_admission_sees_the_merged_workflow_and_switches(home: House) -> None:
+    new = enrolled_with(NEW)
+    home.enrolled[new.subscription.digest] = new
+    await home.reconciler.run([new.subscription.digest], enrolling=True)
+    dispatch = await home.dispatch()
+    home.file(NEW)
+    home.file(NEW, "b" * 40)
+    token = home.token(
+        aud=f"gh-aw-gateway:{new.subscription.workflow_hash}", workflow_sha="b" * 40, job_workflow_sha=None
+    )
+    with pytest.raises(Rejection):
+        await home.admit(token, dispatch)
+    assert await home.store.suspended() == {home.digest: "workflow-superseded"}
+
+
+async def rolled(home: House, **changes: Any) -> Enrolled:
+    """Enroll and merge a new version, and let a look switch."""
+    new = enrolled_with(NEW, **changes)
+    home.enrolled[new.subscription.digest] = new
+    await home.reconciler.run([new.subscription.digest], enrolling=True)
+    home.file(NEW)
+    home.file(NEW, "b" * 40)
+    return new
+
+
+async def sent_for(home: House, digest: str) -> list[dict[str, Any]]:
+    """Run a dispatcher until something was sent for a digest."""
+    end = time.monotonic() + 10
+    async with home.dispatching():
+        while time.monotonic() < end:
+            bodies = [one["body"]["client_payload"]["gateway"] for one in home.github.double.dispatches]
+            if found := [body for body in bodies if body["subscription"] == digest]:
+                return found
+            await asyncio.sleep(0.02)
+    raise AssertionError("nothing was sent")
+
+
+async def test_what_was_queued_goes_on_under_the_new_digest(home: House) -> None:
+    for n in range(3):
+        await home.queue(f"https://linear.app/acme/issue/ENG-{n}")
+    new = await rolled(home)
+    await home.reconciler.run()
+    (body,) = await sent_for(home, new.subscription.digest)
+    assert [event["url"][-5:] for event in body["events"]] == ["ENG-0", "ENG-1", "ENG-2"]
+    assert len(home.github.double.dispatches) == 1
+    token = home.token(
+        aud=f"gh-aw-gateway:{new.subscription.workflow_hash}", workflow_sha="b" * 40, job_workflow_sha=None
+    )
+    await home.admit(token, body["dispatch"], new.subscription.digest)
+
+
+async def test_what_was_sent_and_found_the_new_workflow_is_sent_again_once(home: House) -> None:
+    dispatch = await home.dispatch()
+    new = await rolled(home)
+    token = {
+        "aud": f"gh-aw-gateway:{new.subscription.workflow_hash}",
+        "workflow_sha": "b" * 40,
+        "job_workflow_sha": None,
+    }
+    for _ in range(3):
+        with pytest.raises(Rejection, match="audience"):
+            await home.admit(home.token(**token), dispatch)
+    (body,) = await sent_for(home, new.subscription.digest)
+    assert len(home.github.double.dispatches) == 2
+    await home.admit(home.token(**token), body["dispatch"], new.subscription.digest)
+    with pytest.raises(Rejection, match="suspended"):
+        await home.admit(home.token(), dispatch)
+
+
+async def test_what_was_admitted_before_the_switch_is_not_sent_again(home: House) -> None:
+    dispatch = await home.dispatch()
+    await home.admit(home.token(), dispatch)
+    new = await rolled(home)
+    await home.reconciler.run()
+    await home.rollover.refused(home.one, dispatch)
+    depth = await home.store.depth("linear-acme")
+    assert (depth.waiting, depth.sealed) == (0, 0)
+    assert new.subscription.digest not in await home.store.suspended()
+
+
+async def test_what_the_new_digest_does_not_grant_becomes_a_dead_letter(home: House) -> None:
+    await home.queue()
+    document = {
+        **home.one.subscription.document,
+        "grants": {"organizations": ["11111111-1111-4111-8111-111111111111"], "teams": ["other"]},
+    }
+    document.pop("digest")
+    document["workflow_hash"] = enrolled_with(NEW).subscription.workflow_hash
+    narrower = load_subscription(json.dumps(seal(document)).encode(), "test")
+    await rolled(home, subscription=narrower)
+    await home.reconciler.run()
+    async with home.dispatching():
+        for _ in range(500):
+            if letters := await home.store.dead_letters("linear-acme"):
+                break
+            await asyncio.sleep(0.02)
+    assert [letter.reason for letter in letters] == ["superseded"]
+    assert home.github.double.dispatches == []
+
+
+async def test_documents_that_were_only_put_there_settle_by_a_look(home: House) -> None:
+    new = enrolled_with(NEW)
+    home.enrolled[new.subscription.digest] = new
+    await home.reconciler.run()
+    assert await home.store.suspended() == {new.subscription.digest: "workflow-pending"}
+    home.file(NEW)
+    await home.reconciler.run()
+    assert await home.store.suspended() == {home.digest: "workflow-superseded"}
+
+
+async def test_two_active_versions_are_settled_without_being_asked(home: House) -> None:
+    new = enrolled_with(NEW)
+    home.enrolled[new.subscription.digest] = new
+    listed = list(home.enrolled.values())
+    watching = asyncio.create_task(Reconciler(home.store, home.destinations, lambda: listed).watch())
+    for _ in range(200):
+        if await home.store.suspended():
+            break
+        await asyncio.sleep(0.02)
+    watching.cancel()
+    assert await home.store.suspended() == {new.subscription.digest: "workflow-pending"}
+    assert home.github.double.calls["repository"] == 1
+
+
+async def test_a_first_workflow_may_be_enrolled_before_it_is_merged(home: House) -> None:
+    home.file(None)
+    row = await one_row(home, digests=[home.digest], enrolling=True)
+    assert (row.state, row.reason) == ("mismatched", "workflow-pending")
+    assert (await one_row(home)).reason == "workflow-pending"
+    aw(home, None)
+    assert (await one_row(home)).reason == "workflow-pending"
+    aw(home, '{"gateway-dispatch": true}')
+    home.file(OLD)
+    assert (await one_row(home)).state == "active"
+
+
+def test_states() -> None:
+    assert [state_of(reason) for reason in (None, "workflow-pending", "workflow-hash")] == [
+        "active",
+        "mismatched",
+        "suspended",
+    ]

@@ -47,7 +47,18 @@ def sample_body(size_bytes: int) -> bytes:
     user = {"login": "octo-user", "id": 583231, "type": "User", "site_admin": False}
     user |= {
         f"{name}_url": f"https://api.github.com/users/octo-user/{name}"
-        for name in ["avatar", "html", "followers", "following", "gists", "starred", "subscriptions", "organizations", "repos", "events"]
+        for name in [
+            "avatar",
+            "html",
+            "followers",
+            "following",
+            "gists",
+            "starred",
+            "subscriptions",
+            "organizations",
+            "repos",
+            "events",
+        ]
     }
     example["issue"]["assignees"] = []
     while len(json.dumps(example, separators=(",", ":"))) < size_bytes:

@@ -27,6 +27,7 @@ from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Keys
+from gateway.overload import Bounds, Overload, networks
 from gateway.settings import Configuration, load_configuration, resolve
 from gateway.store import Store
 
@@ -83,7 +84,13 @@ async def _serve(
             log.event("store-unavailable", logging.ERROR, reason=error.reason)
             return 3
         session = await stack.enter_async_context(open_session())
-        gateway = Gateway(configuration, _keys(configuration, session), store, low_on_disk=low_on_disk)
+        gateway = Gateway(
+            configuration,
+            _keys(configuration, session),
+            store,
+            low_on_disk=low_on_disk,
+            overload=_overload(configuration),
+        )
         dispatcher = _dispatcher(gateway, session) if role != "receive" else None
         if dispatcher is not None:
             gateway.wake = dispatcher.wake
@@ -125,6 +132,11 @@ def _keys(configuration: Configuration, session: aiohttp.ClientSession) -> Keys:
         return Keys(configuration.settings, lambda: session)
     except ValueError as error:
         raise ConfigError([Problem(str(configuration.file), "sources", str(error), "set it")]) from None
+
+
+def _overload(configuration: Configuration) -> Overload:
+    settings = configuration.settings
+    return Overload(Bounds(**settings.limits.model_dump()), networks(settings.server.trusted_proxies))
 
 
 def _dispatcher(gateway: Gateway, session: aiohttp.ClientSession) -> Dispatcher:

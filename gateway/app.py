@@ -25,6 +25,7 @@ from gateway.errors import Rejection, Unavailable
 from gateway.events import Event, read
 from gateway.keys import Keys
 from gateway.match import Considered, Match, match
+from gateway.overload import Overload, Overloaded
 from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
 from gateway.settings import Configuration
@@ -63,6 +64,7 @@ class Gateway:
     low_on_disk: Callable[[], bool] = lambda: False
     admission: Admission | None = None
     prepare: Callable[[Configuration], Configuration] = lambda loaded: loaded  # what a process adds to what it loads
+    overload: Overload = field(default_factory=Overload)
     suspensions: Suspensions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,8 +76,9 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     if (early := handshake(raw, source)) is not None:
         return Answer(Outcome.HANDSHAKE, "url-validation", early.status, raw.id, handshake=early)
     index, now = gateway.configuration.index, raw.received_at
-    verified = verify(raw, source, await _ring(raw, source, gateway.keys), now)
-    reading = read(verified, source, index.wanted(source.name), now)
+    ring, size, decode = await _ring(raw, source, gateway.keys), len(raw.body), gateway.overload.decode
+    verified = await decode(size, verify, raw, source, ring, now)
+    reading = await decode(size, read, verified, source, index.wanted(source.name), now)
     if reading.handshake is not None:
         return Answer(Outcome.HANDSHAKE, "challenge", reading.handshake.status, raw.id, handshake=reading.handshake)
     if reading.test:
@@ -88,8 +91,11 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     if not wanted:
         return _nothing_wanted(raw, source.profile, reading.ignored, reading.rejected, considered, verified.key)
     refuse_on_a_full_disk(gateway)
+    await gateway.overload.backlog.check(source.name, gateway.store.depth)
     admit = project(raw, wanted, considered, now)
-    return _admitted(raw, source.profile, await gateway.store.admit(admit), considered, verified.key)
+    admitted = await gateway.store.admit(admit)
+    gateway.overload.backlog.added(source.name, sum(len(item.entries) for item in admit.items))
+    return _admitted(raw, source.profile, admitted, considered, verified.key)
 
 
 def refuse_on_a_full_disk(gateway: Gateway) -> None:
@@ -208,15 +214,21 @@ class Hooks:
         raw = RawDelivery(delivery, source.name, time.time(), (), b"", b"")
         whole = False
         try:
-            raw = await receive_delivery(scope, receive, delivery=delivery, source=source.name, **self._limits(source))
-            whole = True
-            result = await accept(raw, source, self.gateway)
+            with self.gateway.overload.slot(source.name, scope) as slot:
+                given = {"delivery": delivery, "source": source.name, **self._limits(source)}
+                raw = await receive_delivery(scope, slot.metered(receive), **given)
+                whole = True
+                result = await accept(raw, source, self.gateway)
+                slot.judge(proven=bool(result.key), refused=result.outcome is Outcome.REJECTED)
         except Vanished:
             log.event("client-vanished", source=source.name, delivery=delivery)
             return
         except Rejection as error:
             status = source.profile.statuses.get(str(error.status), error.status) if whole else error.status
             result = Answer(Outcome.REJECTED, error.reason, status, delivery)
+        except Overloaded as error:
+            status = source.profile.statuses.get(str(error.status), error.status)
+            result = Answer(Outcome.UNAVAILABLE, error.reason, status, delivery, retry_after_s=error.retry_after_s)
         except Unavailable as error:
             result = Answer(Outcome.UNAVAILABLE, error.reason, 503, delivery, retry_after_s=error.retry_after_s)
         if result.dispatched:
@@ -287,8 +299,9 @@ async def answer(
 def public_app(gateway: Gateway) -> ASGIApp:
     """What providers (and admission) reach. Deliveries pass no router or middleware: they are the hot path."""
     hooks = Hooks(gateway)
-    others = Starlette(routes=[admission_route(lambda: gateway.admission), *health_routes(gateway)])
-    others.router.redirect_slashes = False  # a redirect would repeat the sender's own Host
+    routed = Starlette(routes=[admission_route(lambda: gateway.admission), *health_routes(gateway)])
+    routed.router.redirect_slashes = False  # a redirect would repeat the sender's own Host
+    others = gateway.overload.guard(routed, "/admission")
 
     async def public(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")

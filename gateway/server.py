@@ -30,6 +30,7 @@ from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Keys
+from gateway.overload import Bounds, Overload, networks
 from gateway.reconcile import Reconciler
 from gateway.reload import Reloader, log_inactive
 from gateway.rollover import Rollover
@@ -96,7 +97,13 @@ async def _serve(
             log.event("store-unavailable", logging.ERROR, reason=error.reason)
             return 3
         session = await stack.enter_async_context(open_session())
-        gateway = Gateway(configuration, _keys(configuration, session), store, low_on_disk=low_on_disk)
+        gateway = Gateway(
+            configuration,
+            _keys(configuration, session),
+            store,
+            low_on_disk=low_on_disk,
+            overload=_overload(configuration),
+        )
         app = github_app(configuration, session)
         if role != "dispatch":
             try:
@@ -147,6 +154,11 @@ def _keys(configuration: Configuration, session: aiohttp.ClientSession) -> Keys:
         return Keys(configuration.settings, lambda: session)
     except ValueError as error:
         raise ConfigError([Problem(str(configuration.file), "sources", str(error), "set it")]) from None
+
+
+def _overload(configuration: Configuration) -> Overload:
+    settings = configuration.settings
+    return Overload(Bounds(**settings.limits.model_dump()), networks(settings.server.trusted_proxies))
 
 
 def github_app(configuration: Configuration, session: aiohttp.ClientSession) -> GitHubApp:

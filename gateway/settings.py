@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gateway.errors import ConfigError, Problem
+from gateway.overload import networks
 from gateway.profiles import JwtProof, Profile, Source, load_profiles
 from gateway.subscriptions import Enrolled, Index, build_index, load_subscription
 from gateway.verify import secret_problem
@@ -74,7 +75,9 @@ class Server(Model):
     workers: int = Field(default=1, ge=1, le=64)
     body_limit_bytes: int = Field(default=26_214_400, ge=1024, le=104_857_600)
     body_deadline_s: float = Field(default=8.0, gt=0, le=60)
+    trusted_proxies: tuple[str, ...] = ()
 
+    _proxies = field_validator("trusted_proxies")(lambda values: networks(values) and values)
     _tokens = field_validator("operator_tokens")(lambda values: tuple(check_reference(v) for v in values))
     _url = field_validator("public_url")(lambda value: value and check_https(value))
 
@@ -85,6 +88,16 @@ class Server(Model):
         if not host or not port.isdecimal() or int(port) > 65_535:
             raise ValueError("must be HOST:PORT")
         return value
+
+
+class Limits(Model):
+    """`[limits]`: what one process takes on at once, and what may wait in the store."""
+
+    requests: int = Field(default=3_000, ge=16, le=100_000)
+    body_bytes: int = Field(default=134_217_728, ge=1_048_576)
+    failures_per_s: float = Field(default=50.0, gt=0)
+    queue: int = Field(default=2_000_000, ge=1)
+    queue_source: int = Field(default=1_000_000, ge=1)
 
 
 class StoreSettings(Model):
@@ -215,6 +228,7 @@ class Settings(Model):
     """The whole file."""
 
     server: Server = Server()
+    limits: Limits = Limits()
     store: StoreSettings
     github: GitHub
     admission: AdmissionSettings = AdmissionSettings()

@@ -175,7 +175,7 @@ def test_statuses() -> None:
     assert {name: dict(p.statuses) for name, p in PROFILES.items() if p.statuses} == {
         "gitlab-token": {"400": 200, "403": 200},
         "gitlab-signing": {"400": 200, "403": 200},
-        "azure-devops": {"400": 200, "403": 200},
+        "azure-devops": {"400": 200, "403": 200, "429": 503},
         "microsoft-graph": {"success": 202},
     }
 

@@ -80,6 +80,7 @@ class Records:
         self._buffer: dict[str, list[tuple[str, int, str, str]]] = {}
         self._size = 0
         self._task: asyncio.Task[None] | None = None
+        self._writing: set[asyncio.Task[None]] = set()  # what `close` has to wait for
         self._last = 0.0
         self._known: set[str] = set()
         self.dropped = 0
@@ -103,6 +104,9 @@ class Records:
         try:
             await asyncio.sleep(max(0.0, self._last + FLUSH_S - time.monotonic()))
         finally:
+            if self._task:
+                self._writing.add(self._task)
+                self._task.add_done_callback(self._writing.discard)
             self._task = None
             self._last = time.monotonic()
         await self.flush()
@@ -127,7 +131,7 @@ class Records:
         """Write the last rows, at close."""
         if self._task:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._writing, *([self._task] if self._task else []), return_exceptions=True)
         await self.flush()
 
     async def know(self, source: str) -> None:

@@ -244,6 +244,7 @@ def _with_template(enrolled: Enrolled, trigger: Trigger) -> Trigger:
 
 _Candidate = tuple[Enrolled, Trigger]
 _References = tuple[tuple[str, str], ...]  # (reference, collection) of every dimension that a body's member tells
+_Listed = tuple[Enrolled, Trigger, tuple[_References, ...]]  # a candidate with what its shapes read their scope from
 
 
 @dataclass(slots=True)
@@ -280,7 +281,7 @@ class Index:
     """
 
     _slices: Mapping[str, Mapping[str, Mapping[_References, _Group]]]
-    _listed: Mapping[tuple[str, str], Sequence[_Candidate]]
+    _listed: Mapping[tuple[str, str], Sequence[_Listed]]
     _by_digest: Mapping[str, Enrolled]
     inactive: tuple[tuple[Enrolled, str], ...]
 
@@ -308,23 +309,23 @@ class Index:
         """
         reader = _reader(event)
         count = 0
-        for enrolled, trigger in self._listed.get((source, event.name), ()):
+        for enrolled, trigger, shapes in self._listed.get((source, event.name), ()):
             if count >= limit:
                 return
             if (enrolled.subscription.digest, trigger.name) in seen:
                 continue
-            pointers = [_ungranted(enrolled, trigger, form, reader) for form in trigger.forms]
-            if all(pointer is not None for pointer in pointers):
+            pointers = [_ungranted(enrolled, references, reader) for references in shapes]
+            if None not in pointers:
                 count += 1
                 yield enrolled, trigger, str(pointers[0])
 
     def listed(self, source: str) -> tuple[tuple[Enrolled, Trigger], ...]:
         """Return every active trigger of the source, as it is matched: for explaining, not for the path of a delivery."""
         found = {
-            (candidate[0].subscription.digest, candidate[1].name): candidate
+            (enrolled.subscription.digest, trigger.name): (enrolled, trigger)
             for (name, _), candidates in self._listed.items()
             if name == source
-            for candidate in candidates
+            for enrolled, trigger, _ in candidates
         }
         return tuple(found.values())
 
@@ -336,7 +337,7 @@ class Index:
 def build_index(enrolled: Sequence[Enrolled], sources: Mapping[str, Source]) -> Index:
     """Index what can be active; one digest has one source, a second enrollment is inactive with that reason."""
     slices: dict[str, dict[str, dict[_References, _Group]]] = {}
-    listed: dict[tuple[str, str], list[_Candidate]] = {}
+    listed: dict[tuple[str, str], list[_Listed]] = {}
     by_digest: dict[str, Enrolled] = {}
     inactive: list[tuple[Enrolled, str]] = []
     for one in enrolled:
@@ -349,10 +350,11 @@ def build_index(enrolled: Sequence[Enrolled], sources: Mapping[str, Source]) -> 
         by_digest[one.subscription.digest] = one
         for trigger in one.subscription.triggers.values():
             candidate = (one, _with_template(one, trigger))
+            shapes = tuple(dict.fromkeys(_references(trigger, form) for form in trigger.forms))
             for name in trigger.native_events:
-                listed.setdefault((one.source, name), []).append(candidate)
+                listed.setdefault((one.source, name), []).append((*candidate, shapes))
                 groups = slices.setdefault(one.source, {}).setdefault(name, {})
-                for references in {_references(trigger, form) for form in trigger.forms}:
+                for references in shapes:
                     group = groups.setdefault(references, _Group(references, [{} for _ in references]))
                     group.add(candidate)
     return Index(slices, listed, by_digest, tuple(inactive))
@@ -367,8 +369,8 @@ def _references(trigger: Trigger, form: Form) -> _References:
     )
 
 
-def _ungranted(enrolled: Enrolled, trigger: Trigger, form: Form, read: Callable[[str], Any]) -> str | None:
-    for reference, collection in _references(trigger, form):
+def _ungranted(enrolled: Enrolled, references: _References, read: Callable[[str], Any]) -> str | None:
+    for reference, collection in references:
         value = read(reference)
         if not isinstance(value, (str, int)) or value_key(value) not in enrolled.subscription.grants[collection]:
             return reference

@@ -1,0 +1,306 @@
+"""Enroll, revoke, list, compile --check: files and exit codes, with GitHub played by its double."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from gateway.cli import main
+from gateway.compile import encode
+from gateway.settings import data_folder, load_configuration
+from gateway.subscriptions import event_type_for, seal
+
+EXAMPLES = data_folder("subscriptions") / "examples"
+LINEAR = EXAMPLES / "linear-issue-created.json"
+DIGEST = json.loads(LINEAR.read_bytes())["digest"]
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+class Desk:
+    """A configuration in a folder of its own, and the commands run against it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "gateway.toml"
+        self.enrolled = folder / "enrolled"
+        (folder / "app.pem").write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        self.configure()
+
+    def configure(self, api_url: str = "http://127.0.0.1:1", extra: str = "") -> None:
+        self.config.write_text(
+            f"""
+[store]
+embedded = "store"
+[github]
+app_id = 1001
+api_url = "{api_url}"
+private_key = "file:{self.folder}/app.pem"
+[subscriptions]
+path = "enrolled"
+[sources.linear-acme]
+profile = "linear"
+secrets = ["env:NOT_SET_HERE"]
+identity = {{ organization = ["11111111-1111-4111-8111-111111111111"] }}
+[sources.linear-other]
+profile = "linear"
+secrets = ["env:NOT_SET_HERE"]
+identity = {{ organization = ["99999999-9999-4999-8999-999999999999"] }}
+[sources.github-acme]
+profile = "github"
+secrets = ["env:NOT_SET_HERE"]
+{extra}"""
+        )
+
+    def run(self, *arguments: str | Path) -> Result:
+        return CliRunner().invoke(main, [*map(str, arguments), "--config", str(self.config)])
+
+    def enroll(self, file: Path = LINEAR, source: str = "linear-acme", *more: str) -> Result:
+        return self.run("enroll", file, "--source", source, "--installation", "5001", *more)
+
+    def rows(self) -> list[dict[str, Any]]:
+        result = self.run("subscriptions", "--json")
+        assert result.exit_code == 0, result.output
+        rows: list[dict[str, Any]] = json.loads(result.stdout)["subscriptions"]
+        return rows
+
+    def document(self, **changes: Any) -> Path:
+        content = json.loads(LINEAR.read_bytes()) | changes
+        content = {name: value for name, value in content.items() if name != "digest" and value is not None}
+        file = self.folder / "made.json"
+        file.write_bytes(encode(seal(content)))
+        return file
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.fixture
+def github(tmp_path: Path) -> Iterator[str]:
+    public = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "app.pub").write_bytes(public)
+    command = [
+        "-m",
+        "gateway.doubles.github",
+        "--port",
+        "0",
+        "--app-id",
+        "1001",
+        "--public-key",
+        str(tmp_path / "app.pub"),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, *command, "--installation", "5001=Acme/App"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    yield json.loads(process.stdout.readline())["url"]
+    process.terminate()
+    process.wait(10)
+    process.stdout.close()
+
+
+def test_enroll_copies_the_document_and_writes_its_entry(desk: Desk) -> None:
+    result = desk.enroll()
+    assert result.exit_code == 0, result.output
+    assert (desk.enrolled / LINEAR.name).read_bytes() == LINEAR.read_bytes()
+    entry = {"subscription": DIGEST, "source": "linear-acme", "installation": 5001}
+    assert tomllib.loads((desk.enrolled / "linear-issue-created.toml").read_text()) == {"enrollments": [entry]}
+    [row] = desk.rows()
+    assert (row["digest"], row["source"], row["repository"], row["state"], row["reason"]) == (
+        DIGEST,
+        "linear-acme",
+        "acme/app",
+        "active",
+        None,
+    )
+
+
+def test_enrolling_again_changes_nothing_and_keeps_options(desk: Desk) -> None:
+    assert desk.enroll(LINEAR, "linear-acme", "--mode", "ask", "--attested").exit_code == 0
+    first = (desk.enrolled / "linear-issue-created.toml").read_text()
+    for file in (LINEAR, desk.enrolled / LINEAR.name):
+        result = desk.enroll(file)
+        assert result.exit_code == 0, result.output
+        assert "already" in result.output
+        assert (desk.enrolled / "linear-issue-created.toml").read_text() == first
+    renamed = desk.folder / "other-name.json"
+    shutil.copy(LINEAR, renamed)
+    assert desk.enroll(renamed).exit_code == 0
+    assert sorted(file.name for file in desk.enrolled.iterdir()) == [
+        "linear-issue-created.json",
+        "linear-issue-created.toml",
+    ]
+    assert desk.enroll(LINEAR, "linear-acme", "--mode", "auto", "--not-attested").exit_code == 0
+    assert "mode" not in (desk.enrolled / "linear-issue-created.toml").read_text()
+
+
+def test_an_entry_of_the_configuration_file_stands(desk: Desk) -> None:
+    entry = f'[[enrollments]]\nsubscription = "{DIGEST}"\nsource = "linear-acme"\ninstallation = 5001\n'
+    desk.configure(extra=entry)
+    assert desk.enroll().exit_code == 0
+    assert [file.name for file in desk.enrolled.iterdir()] == [LINEAR.name]
+    assert desk.enroll(LINEAR, "linear-acme", "--mode", "deny").exit_code == 1
+    assert desk.run("revoke", DIGEST).exit_code == 1
+    assert [row["state"] for row in desk.rows()] == ["active"]
+
+
+def test_what_is_refused(desk: Desk) -> None:
+    assert desk.enroll(LINEAR, "nobody").exit_code == 2
+    assert desk.enroll(LINEAR, "github-acme").exit_code == 1
+    broken = desk.folder / "broken.json"
+    broken.write_text(LINEAR.read_text().replace("acme/app", "acme/other"))
+    assert desk.enroll(broken).exit_code == 1
+    assert desk.enroll().exit_code == 0
+    result = desk.enroll(LINEAR, "linear-other")
+    assert result.exit_code == 1
+    assert "one digest has one source" in result.output
+    assert len(desk.rows()) == 1
+
+
+def test_a_changed_document_takes_the_old_ones_place_only_by_enrolling(desk: Desk) -> None:
+    assert desk.enroll().exit_code == 0
+    changed = desk.document(grants={"organizations": ["11111111-1111-4111-8111-111111111111"], "teams": ["t2"]})
+    shutil.copy(changed, desk.enrolled / LINEAR.name)
+    [row] = desk.rows()
+    assert (row["digest"], row["state"], row["repository"]) == (DIGEST, "mismatched", "acme/app")
+    assert "enroll it" in row["reason"]
+    result = desk.enroll(desk.enrolled / LINEAR.name)
+    assert result.exit_code == 0, result.output
+    assert f"takes the place of {DIGEST}" in result.output
+    [row] = desk.rows()
+    assert row["state"] == "active"
+    assert row["digest"] == json.loads(changed.read_bytes())["digest"]
+    newer = desk.folder / LINEAR.name  # from elsewhere, under the same name
+    shutil.copy(LINEAR, newer)
+    assert desk.enroll(newer).exit_code == 0
+    assert [(row["digest"], row["state"]) for row in desk.rows()] == [(DIGEST, "active")]
+
+
+def test_another_subscription_under_the_same_name_is_refused(desk: Desk) -> None:
+    assert desk.enroll().exit_code == 0
+    (desk.folder / "sub").mkdir()
+    other = desk.folder / "sub" / LINEAR.name
+    shutil.copy(EXAMPLES / "github-issue-opened.json", other)
+    result = desk.enroll(other, "github-acme")
+    assert result.exit_code == 1
+    assert "another file name" in result.output
+
+
+def test_an_altered_or_unenrolled_document_is_listed_as_mismatched(desk: Desk) -> None:
+    assert desk.enroll().exit_code == 0
+    copy = desk.enrolled / LINEAR.name
+    copy.write_text(copy.read_text().replace("33333333", "44444444"))
+    shutil.copy(EXAMPLES / "github-issue-opened.json", desk.enrolled)
+    (desk.enrolled / "junk.json").write_text("{")
+    states = {row["file"]: (row["state"], row["reason"]) for row in desk.rows()}
+    assert states[LINEAR.name][0] == "mismatched"
+    assert "does not match the content" in str(states[LINEAR.name][1])
+    assert states["github-issue-opened.json"] == ("mismatched", "is not enrolled")
+    assert states["junk.json"][0] == "mismatched"
+
+
+def test_revoke_removes_entry_and_document(desk: Desk) -> None:
+    assert desk.enroll().exit_code == 0
+    assert desk.run("revoke", DIGEST[:12]).exit_code == 1  # too short to be sure
+    result = desk.run("revoke", DIGEST[:24])
+    assert result.exit_code == 0, result.output
+    assert desk.rows() == []
+    assert list(desk.enrolled.iterdir()) == []
+    assert desk.run("revoke", DIGEST).exit_code == 1
+
+
+def test_revoke_leaves_other_entries_of_a_file(desk: Desk) -> None:
+    assert desk.enroll().exit_code == 0
+    assert desk.enroll(EXAMPLES / "github-issue-opened.json", "github-acme").exit_code == 0
+    both = (desk.enrolled / "github-issue-opened.toml").read_text() + (
+        desk.enrolled / "linear-issue-created.toml"
+    ).read_text()
+    (desk.enrolled / "linear-issue-created.toml").unlink()
+    (desk.enrolled / "github-issue-opened.toml").write_text("# kept\n" + both)
+    assert desk.run("revoke", DIGEST).exit_code == 0
+    text = (desk.enrolled / "github-issue-opened.toml").read_text()
+    assert text.startswith("# kept")
+    assert len(tomllib.loads(text)["enrollments"]) == 1
+    assert [row["source"] for row in desk.rows()] == ["github-acme"]
+
+
+def test_the_repository_id_is_read_from_github_or_given(desk: Desk, github: str) -> None:
+    bare = desk.document(repository_id=None, repository="Acme/App", event_type=_event_type("Acme/App"))
+    away = desk.enroll(bare)
+    assert away.exit_code == 3, away.output
+    assert not desk.enrolled.exists()
+    given = desk.enroll(bare, "linear-acme", "--repository-id", "77")
+    assert given.exit_code == 0, given.output
+    entry = tomllib.loads((desk.enrolled / "made.toml").read_text())["enrollments"][0]
+    assert entry["repository_id"] == 77
+    shutil.rmtree(desk.enrolled)
+    desk.configure(github)
+    read = desk.enroll(bare)
+    assert read.exit_code == 0, read.output
+    entry = tomllib.loads((desk.enrolled / "made.toml").read_text())["enrollments"][0]
+    assert entry["repository_id"] > 0
+    unknown = desk.document(repository_id=None, repository="Acme/None", event_type=_event_type("Acme/None"))
+    assert desk.enroll(unknown).exit_code == 1
+    (desk.folder / "app.pem").unlink()
+    other = desk.document(repository_id=None)
+    result = desk.enroll(other)
+    assert result.exit_code == 2, result.output
+    assert "github.private_key" in result.output
+
+
+def test_another_spelling_is_warned_about(desk: Desk, github: str) -> None:
+    desk.configure(github)
+    with urllib.request.urlopen(  # the double learns the name as GitHub would spell it
+        urllib.request.Request(f"{github}/_double/repository", json.dumps({"repo": "Acme/App", "id": 1296269}).encode())
+    ) as answer:
+        assert answer.status == 204
+    result = desk.enroll(EXAMPLES / "github-issue-opened.json", "github-acme")
+    assert result.exit_code == 0, result.output
+    assert "warning: GitHub spells acme/app as Acme/App" in result.output
+
+
+def _event_type(repository: str) -> str:
+    return event_type_for(repository, json.loads(LINEAR.read_bytes())["workflow"])
+
+
+def test_compile_check_says_what_changed(desk: Desk) -> None:
+    checkout = desk.folder / "checkout"
+    shutil.copytree(EXAMPLES / ".github", checkout / ".github")
+    consumer = checkout / ".github/workflows/linear-issue-created.md"
+    check = ("compile", consumer, "--repo", "acme/app", "--repository-id", "1296269", "--check")
+    result = desk.run(*check)
+    assert result.exit_code == 1
+    assert "not enrolled" in result.output
+    assert desk.enroll().exit_code == 0
+    result = desk.run(*check)
+    assert result.exit_code == 0, result.output
+    assert "unchanged" in result.output
+    consumer.write_text(
+        consumer.read_text().replace("[issue-created]", "[issue-closed]").replace("33333333-", "44444444-")
+    )
+    (checkout / ".github/workflows/linear-issue-created.lock.yml").write_text("name: other\n")
+    result = desk.run(*check)
+    assert result.exit_code == 1
+    assert "/grants/teams: removed" in result.output
+    assert "/grants/teams: added" in result.output
+    assert "/triggers/issue-created: removed" in result.output
+    assert "/workflow_hash: " in result.output
+    assert json.loads((desk.enrolled / LINEAR.name).read_bytes())["digest"] == DIGEST
+
+
+def test_what_is_enrolled_is_what_is_loaded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOT_SET_HERE", "secret-value")
+    assert desk.enroll(LINEAR, "linear-acme", "--mode", "deny").exit_code == 0
+    [one] = load_configuration(desk.config).enrolled
+    assert (one.subscription.digest, one.source, one.installation, one.mode) == (DIGEST, "linear-acme", 5001, "deny")

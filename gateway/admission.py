@@ -87,6 +87,7 @@ class Admission:
         self._settings, self._sender_id, self._enrolled = settings, sender_id, enrolled
         self._store, self._destinations, self._jwks = store, destinations, jwks
         self._disagreed, self._clock = disagreed, clock
+        self._looking: set[asyncio.Task[None]] = set()
 
     async def admit(self, authorization: bytes | None, body: bytes) -> Run:
         """Admit the run that the token of `authorization` proves to the dispatch that `body` names.
@@ -106,9 +107,29 @@ class Admission:
         except (Rejection, Unavailable) as refusal:
             _note(refusal.reason, dispatch, enrolled, proven)
             if _is_ours(proven, enrolled) and refusal.reason in _DISAGREEMENTS:
-                await self._disagreed(enrolled, dispatch)
+                self._follow_up(enrolled, dispatch)
             raise
         return await self._claim(proven, enrolled, dispatch, settings.window_s)
+
+    def _follow_up(self, enrolled: Enrolled, dispatch: str) -> None:
+        """Look at the default branch beside the answer, which does not wait for it."""
+        task = asyncio.create_task(self._look(enrolled, dispatch))
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
+
+    async def _look(self, enrolled: Enrolled, dispatch: str) -> None:
+        try:
+            await self._disagreed(enrolled, dispatch)
+        except Unavailable as error:
+            digest = enrolled.subscription.digest
+            log.event("follow-up-failed", logging.WARNING, subscription=digest, dispatch=dispatch, reason=error.reason)
+        except Exception:  # noqa: BLE001 (a bug must not stay unseen, and nobody awaits this)
+            log.LOGGER.exception("follow-up-bug")
+
+    async def settle(self) -> None:
+        """Return when no look is under way."""
+        while self._looking:
+            await asyncio.gather(*self._looking)
 
     async def _judge(self, proven: Proven, enrolled: Enrolled, settings: AdmissionSettings) -> None:
         subscription, number = enrolled.subscription, repository_id(enrolled)

@@ -149,6 +149,20 @@ class Stage:
         async with asyncio.timeout(READY_S):
             announced = json.loads(await process.stdout.readline())
         self.github = announced["url"]
+        for sample in self.samples:
+            await self._fill_repository(self._subscription(sample))
+
+    async def _fill_repository(self, document: Mapping[str, Any]) -> None:
+        """Put into the double what a subscription is compiled for: the repository's id and the workflow's file."""
+        name, workflow = document["repository"], document["workflow"]
+        text = (data_folder("subscriptions") / "examples" / workflow).read_text()
+        changes = {
+            "repository": {"repo": name, "id": document["repository_id"]},
+            "contents": {"repo": name, "path": workflow, "text": text},
+        }
+        for what, change in changes.items():
+            async with self.session.post(f"{self.github}/_double/{what}", json=change) as response:
+                response.raise_for_status()
 
     def _subscription(self, sample: Mapping[str, Any]) -> Any:
         return json.loads((data_folder("subscriptions") / "examples" / sample["subscription"]).read_bytes())

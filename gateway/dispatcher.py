@@ -22,6 +22,7 @@ from gateway.errors import Unavailable
 from gateway.github import Answer, GitHubAway, GitHubRefusal
 from gateway.store import Batch, Store
 from gateway.subscriptions import Enrolled
+from gateway.suspension import SUPERSEDED
 
 LOG = logging.getLogger("gateway")
 
@@ -33,7 +34,6 @@ BACKOFF_S = 1.0
 BACKOFF_MAX_S = 900.0
 HOLD_S = 4.0  # a resumed subscription is sent again within 5 s
 REREAD_S = 60.0
-SUPERSEDED = "workflow-superseded"  # as `reconcile` writes it
 POLL_MIN_S = 0.2
 POLL_MAX_S = 1.0
 AWAY_MAX_S = 5.0

@@ -22,6 +22,7 @@ from gateway import strict_json
 from gateway.errors import ConfigError, Problem, Rejection
 from gateway.settings import Base, Enrollment, EnrollmentFile, enrollments
 from gateway.subscriptions import Enrolled, Subscription, activation_problem, build_index, load_subscription
+from gateway.suspension import state_of
 
 _OPTIONS = ("mode", "url_template", "attested", "repository_id")
 
@@ -178,7 +179,7 @@ def _row(
     elif digest in inactive:
         state, reason = "mismatched", inactive[digest]
     elif digest in suspended:
-        state, reason = "suspended", suspended[digest]
+        state, reason = state_of(suspended[digest]), suspended[digest]
     else:
         state, reason = "active", None
     return Row(
@@ -288,6 +289,10 @@ def _target(base: Base, file: Path, subscription: Subscription) -> tuple[Path, s
             f"{target} is the document of {before.connector} for {before.workflow} of {before.repository}; "
             "give this one another file name"
         )
+    if (
+        before.workflow_hash != subscription.workflow_hash
+    ):  # a rollover: the old one goes on until the workflow is merged
+        return base.folder / f"{file.stem}-{subscription.workflow_hash[7:15]}.json", None
     return target, before.digest
 
 

@@ -4,7 +4,7 @@
 2. Opt-in revoked, workflow changed or gone, repository moved, gone or replaced: suspended, with that reason.
 3. Rollover: a digest that was enrolled before its workflow was merged waits as `workflow-pending`. When the default branch
    has its hash it becomes active, and in the same look the digest that it follows becomes `workflow-superseded`.
-4. Where GitHub does not answer, nothing changes. Where the App may not read contents, only what the operator attested counts.
+4. Where the default branch cannot be read, only an operator's act changes anything; what is attested counts as read.
 """
 
 import asyncio
@@ -12,16 +12,15 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gateway import log
 from gateway.destination import Destinations, Seen
 from gateway.errors import Unavailable
 from gateway.store import Store
 from gateway.subscriptions import Enrolled
+from gateway.suspension import PENDING, SUPERSEDED, State, state_of
 
-PENDING: Final = "workflow-pending"
-SUPERSEDED: Final = "workflow-superseded"
 CHANGED: Final = "workflow-hash"
 MISSING: Final = "workflow-missing"
 REVOKED: Final = "opt-in-revoked"
@@ -29,8 +28,6 @@ REVOKED: Final = "opt-in-revoked"
 REREAD_S: Final = 60.0
 WATCH_S: Final = 1.0
 CURRENT_S: Final = 400 * 86_400
-
-State = Literal["active", "suspended", "mismatched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +45,6 @@ class Row:
         """Return the row as scripts read it."""
         names = ("digest", "source", "repository", "state", "reason")
         return {name: getattr(self, name) for name in names}
-
-
-def state_of(reason: str | None) -> State:
-    """Return the state that a suspension's reason means: what waits for its workflow, or gave way to another, is mismatched."""
-    if reason is None:
-        return "active"
-    return "mismatched" if reason in (PENDING, SUPERSEDED) else "suspended"
 
 
 class Reconciler:
@@ -130,21 +120,27 @@ class Reconciler:
             seen = await self._destinations.look(group[0])
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, repository=_workflow(group[0])[0], reason=error.reason)
-            return [_row(one, suspended.get(one.subscription.digest), None) for one in group]
+            seen = Seen()
         current = any(one.subscription.workflow_hash == seen.workflow_hash for one in group)
         # What is current comes first: a death between two writes leaves both active for a moment, never neither.
         group = sorted(group, key=lambda one: one.subscription.workflow_hash != seen.workflow_hash)
-        return [await self._one(one, seen, current, suspended, enrolling) for one in group]
+        return [await self._one(one, seen, current, suspended, enrolling, group) for one in group]
 
     async def _one(
-        self, one: Enrolled, seen: Seen, current: bool, suspended: Mapping[str, str], enrolling: frozenset[str]
+        self,
+        one: Enrolled,
+        seen: Seen,
+        current: bool,
+        suspended: Mapping[str, str],
+        enrolling: frozenset[str],
+        group: Sequence[Enrolled],
     ) -> Row:
         digest = one.subscription.digest
         before, again = suspended.get(digest), digest in enrolling
         agrees = verdict(one, seen)
         after = before
         if agrees is None:
-            after = None if again and one.attested else before
+            after = _unread(one, suspended, enrolling, group)
         elif agrees == "":
             await self._store.remember(_fact(digest), "1", CURRENT_S)
             after = None if again or before == PENDING else before
@@ -193,6 +189,28 @@ def verdict(one: Enrolled, seen: Seen) -> str | None:
     if not seen.workflow_hash:
         return MISSING
     return "" if seen.workflow_hash == one.subscription.workflow_hash else CHANGED
+
+
+def _unread(
+    one: Enrolled, suspended: Mapping[str, str], enrolling: frozenset[str], group: Sequence[Enrolled]
+) -> str | None:
+    """Return why a digest is not active where the default branch was not read: only an operator's act changes anything.
+
+    What is enrolled anew is active, but not beside another version that is: that one goes on, unless the operator attests
+    the new one. Admission reads the file that ran in any case, or has it attested.
+    """
+    before = suspended.get(one.subscription.digest)
+    versions = [
+        other
+        for other in group
+        if (other.subscription.connector, other.source) == (one.subscription.connector, one.source)
+        and other.subscription.workflow_hash != one.subscription.workflow_hash
+    ]
+    if one.subscription.digest not in enrolling:
+        attested = any(other.attested and other.subscription.digest in enrolling for other in versions)
+        return SUPERSEDED if attested and before is None else before
+    beside = any(other.subscription.digest not in suspended for other in versions)
+    return PENDING if beside and not one.attested else None
 
 
 def _groups(enrolled: Iterable[Enrolled]) -> dict[tuple[str, str], list[Enrolled]]:

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 import orjson
 
 from gateway import log, provenance
-from gateway.reconcile import SUPERSEDED
 from gateway.store import Admit, AdmitItem, Batch, QueueEntry, Store
 from gateway.subscriptions import Enrolled
+from gateway.suspension import SUPERSEDED
 
 KNOWN_S: Final = 40 * 86_400  # longer than any dispatch is known
 

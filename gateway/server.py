@@ -161,14 +161,14 @@ def _overload(configuration: Configuration) -> Overload:
     return Overload(Bounds(**settings.limits.model_dump()), networks(settings.server.trusted_proxies))
 
 
-def github_app(configuration: Configuration, session: aiohttp.ClientSession) -> GitHubApp:
+def github_app(configuration: Configuration | Base, session: aiohttp.ClientSession) -> GitHubApp:
     """The configured App."""
     settings = configuration.settings.github
     return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
 
 
 @asynccontextmanager
-async def destinations(configuration: Configuration, store: Store) -> AsyncIterator[Destinations]:
+async def destinations(configuration: Configuration | Base, store: Store) -> AsyncIterator[Destinations]:
     """What a command reads repositories with."""
     async with open_session() as session:
         yield Destinations(store, github_app(configuration, session))

@@ -1,10 +1,10 @@
-"""Which subscriptions are suspended, as the receiving side sees it: nothing is queued for them, and the record says so."""
+"""Which subscriptions are suspended: nothing is queued or sent for them, and the record says so. Why is a slug in the store."""
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from gateway.events import Event
 from gateway.match import Considered, Match
@@ -13,7 +13,21 @@ from gateway.store import Store
 SUSPENDED: Final = "suspended"
 FRESH_S: Final = 1.0
 
+PENDING: Final = "workflow-pending"
+"""It was enrolled before its workflow was merged."""
+SUPERSEDED: Final = "workflow-superseded"
+"""Another digest of the same workflow took its place."""
+
+State = Literal["active", "suspended", "mismatched"]
+
 Found = tuple[Event, tuple[Match, ...], tuple[Considered, ...]]
+
+
+def state_of(reason: str | None) -> State:
+    """Return the state that a suspension's reason means: what waits for its workflow, or gave way to another, is mismatched."""
+    if reason is None:
+        return "active"
+    return "mismatched" if reason in (PENDING, SUPERSEDED) else "suspended"
 
 
 class Suspensions:

@@ -93,7 +93,10 @@ class House:
 
     async def admit(self, token: str, dispatch: str, digest: str | None = None) -> Run:
         body = {"dispatch": dispatch, "subscription": digest or self.digest}
-        return await self.admission.admit(f"Bearer {token}".encode(), json.dumps(body).encode())
+        try:
+            return await self.admission.admit(f"Bearer {token}".encode(), json.dumps(body).encode())
+        finally:
+            await self.admission.settle()
 
     def file(self, text: str | None, ref: str | None = None, path: str | None = None) -> None:
         """Put the workflow (or another file) into the repository."""

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import Rejection
-from gateway.reconcile import Reconciler, Row, state_of
+from gateway.reconcile import Reconciler, Row
 from gateway.subscriptions import Enrolled, load_subscription, seal
+from gateway.suspension import state_of
 from tests.destination_house import House, enrolled_with, house
 from tests.valkey import PrivateValkey
 
@@ -269,6 +270,21 @@ async def test_two_active_versions_are_settled_without_being_asked(home: House) 
     watching.cancel()
     assert await home.store.suspended() == {new.subscription.digest: "workflow-pending"}
     assert home.github.double.calls["repository"] == 1
+
+
+async def test_enrolling_where_nothing_can_be_read(home: House) -> None:
+    name, new = home.one.subscription.repository, enrolled_with(NEW)
+    await home.store.suspend(home.digest, "opt-in-revoked")
+    home.github.double.script(name, {"status": 500}, on="repository")
+    assert (await one_row(home, digests=[home.digest], enrolling=True)).state == "active"  # the operator's act
+    home.enrolled[new.subscription.digest] = new
+    home.github.double.script(name, {"status": 500}, on="repository")
+    await home.reconciler.run([new.subscription.digest], enrolling=True)
+    assert await home.store.suspended() == {new.subscription.digest: "workflow-pending"}
+    home.enrolled[new.subscription.digest] = replace(new, attested=True)
+    home.github.double.script(name, {"status": 403}, on="contents")
+    await home.reconciler.run([new.subscription.digest], enrolling=True)
+    assert await home.store.suspended() == {home.digest: "workflow-superseded"}
 
 
 async def test_a_first_workflow_may_be_enrolled_before_it_is_merged(home: House) -> None:

@@ -13,8 +13,12 @@ from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, GitHubRefusal, Repository, open_session
+from gateway.reconcile import Reconciler, Row
 from gateway.settings import MODES, Base, load_base, resolve
+from gateway.settings import enrollments as known
+from gateway.store import Store
 from gateway.subscriptions import Subscription, load_subscription
+from gateway.suspension import PENDING
 
 CHECK_S = 5.0  # how long a spelling check may hold up an enrollment that needs nothing of GitHub
 CHECKED = 20
@@ -39,7 +43,8 @@ CHECKED = 20
 def enroll(file: Path, source: str, installation: int, config: Path, *, as_json: bool, **given: Any) -> None:
     """Copy the document FILE into the subscriptions folder and write its entry beside it.
 
-    Running processes notice within 5 seconds. Doing it again changes nothing, keeps options that are not given anew,
+    Opt-in and workflow are compared with the default branch: one whose workflow is not merged yet waits for it. Running
+    processes notice within 5 seconds. Doing it again changes nothing, keeps options that are not given anew,
     and resumes a suspended subscription. Exit 1: refused; 2: usage or configuration; 3: GitHub was needed and is away.
     """
     base = load_base(config)
@@ -58,19 +63,42 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
         refuse("; ".join(f"{p.file}: {p.key or 'document'} {p.problem} ({p.fix})" for p in error.problems))
     except (enrollments.Refused, GitHubRefusal) as refused:
         refuse(str(refused))
-    resumed = ask_if_there(base, lambda store: store.resume(done.digest), "were it suspended, it stays so")
-    for other in enrollments.rows(base, {}):
-        if (other.repository, other.workflow, other.connector, other.source) == (
-            subscription.repository,
-            subscription.workflow,
-            subscription.connector,
-            source,
-        ) and other.digest != done.digest:
-            click.echo(
-                f"note: {other.digest} concerns the same workflow and stays enrolled; revoke it if you replace it",
-                err=True,
-            )
+    unknown = "the default branch was not compared, and were it suspended, it stays so"
+    looked = ask_if_there(base, lambda store: _reconcile(base, store, done.digest), unknown)
+    rows, resumed = looked or ([], False)
+    for row in rows:
+        _tell_row(row, done.digest)
     _tell(done, source, resumed=bool(resumed), as_json=as_json)
+
+
+async def _reconcile(base: Base, store: Store, digest: str) -> tuple[list[Row], bool]:
+    """Compare with the default branch; return what became of the workflow's subscriptions, and whether one was resumed."""
+    from gateway.server import destinations  # noqa: PLC0415 (the other commands start faster without it)
+
+    was_suspended = digest in await store.suspended()
+    enrolled, _ = known(base)
+    async with destinations(base, store) as found:
+        rows = await Reconciler(store, found, lambda: enrolled).run([digest], enrolling=True)
+    return rows, was_suspended and any(row.digest == digest and row.state == "active" for row in rows)
+
+
+def _tell_row(row: Row, digest: str) -> None:
+    """Say on standard error what the default branch means for a subscription of the workflow."""
+    if row.digest != digest:
+        if row.state == "active":
+            click.echo(
+                f"note: {row.digest} concerns the same workflow and is active; revoke it if you replace it", err=True
+            )
+        else:
+            click.echo(f"note: {row.digest} concerns the same workflow: {row.state} ({row.reason})", err=True)
+    elif row.reason == PENDING:
+        click.echo(
+            "note: it waits until the default branch has its workflow and opt-in; see: gateway reconcile", err=True
+        )
+    elif row.state != "active":
+        click.echo(f"warning: it is {row.state}: {row.reason}. Mend that, then enroll it again", err=True)
+    elif row.agrees is None and row.reason != "attested":
+        click.echo("warning: the default branch could not be read, so nothing was compared", err=True)
 
 
 def refuse(why: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 from gateway.demo import Stage
 from gateway.doubles import oidc
 from gateway.settings import data_folder
+from gateway.subscriptions import seal
 
 NODE = shutil.which("node")
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(NODE is None, reason="the action needs node")]
@@ -37,8 +39,6 @@ class Destination(Stage):
         self.issuer = await self._stack.enter_async_context(oidc.running())
         document = json.loads(DOCUMENT.read_bytes())
         self.repository, self.workflow = document["repository"], document["workflow"]
-        await self.double("repository", {"repo": self.repository, "id": document["repository_id"]})
-        await self.put(self.workflow, (EXAMPLES / self.workflow).read_text())
 
     def _configure(self) -> None:
         super()._configure()
@@ -165,3 +165,37 @@ async def test_reconcile_suspends_a_changed_workflow_and_deliveries_are_ignored(
     record = await stage.newest()
     assert (record["outcome"], record["reason"]) == ("ignored", "suspended")
     assert record["subscriptions"][0]["test"] == "suspended"
+
+
+async def test_a_rollover_by_the_commands(stage: Destination, tmp_path: Path) -> None:
+    document = json.loads(DOCUMENT.read_bytes())
+    await stage.put(stage.workflow, (EXAMPLES / stage.workflow).read_text())
+    enroll = ("enroll", "--source", SOURCE, "--installation", "5001", "--json")
+    code, text = await stage.command(*enroll, str(DOCUMENT))
+    assert (code, json.loads(text)["enrollments"][0]["resumed"]) == (0, True)
+    merged = (EXAMPLES / stage.workflow).read_text() + "# changed\n"
+    del document["digest"]
+    document["workflow_hash"] = "sha256:" + hashlib.sha256(merged.encode()).hexdigest()
+    new = seal(document)
+    changed = tmp_path / DOCUMENT.name  # the same name: the old document must not be overwritten
+    changed.write_text(json.dumps(new))
+    code, text = await stage.command(*enroll, str(changed))
+    assert (code, json.loads(text)["enrollments"][0]["replaced"]) == (0, None)
+
+    async def states() -> dict[str, str]:
+        code, text = await stage.command("subscriptions", "--json")
+        assert code == 0
+        rows = [row for row in json.loads(text)["subscriptions"] if row["source"] == SOURCE]
+        return {row["digest"]: row["reason"] or row["state"] for row in rows}
+
+    old = json.loads(DOCUMENT.read_bytes())["digest"]
+    assert await states() == {old: "active", new["digest"]: "workflow-pending"}
+    await asyncio.sleep(3)  # the running receiver has noticed
+    before = await stage.deliver()
+    assert before["body"]["client_payload"]["gateway"]["subscription"] == old
+    await stage.put(stage.workflow, merged)
+    assert (await stage.command("reconcile", "--json"))[0] == 0
+    assert await states() == {old: "workflow-superseded", new["digest"]: "active"}
+    await asyncio.sleep(1.5)
+    after = await stage.deliver()
+    assert after["body"]["client_payload"]["gateway"]["subscription"] == new["digest"]

@@ -116,6 +116,8 @@ class StoreSettings(Model):
             r"(redis|rediss|redis\+sentinel|redis\+cluster)://|unix:///", self.url
         ):
             raise ValueError("url must be redis://, rediss://, unix:///, redis+sentinel:// or redis+cluster://")
+        if self.wait_replicas and (self.url is None or self.url.startswith("redis+cluster:")):
+            raise ValueError("wait_replicas needs a single primary with replicas: no embedded store, no Cluster")
         return self
 
 

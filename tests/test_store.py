@@ -292,14 +292,6 @@ async def test_a_cluster() -> None:
             assert await store.done(batch, NOW, "sent")
         assert len((await store.deliveries()).rows) == 3
         await store.close()
-        store = await Store.open(f"redis+cluster://127.0.0.1:{port}", wait_replicas=1, require=True)
-        with pytest.raises(Unavailable, match="store-replicas"):
-            await store.admit(admit("later", source="a"))
-        with server.client() as client:
-            client.script_flush()
-        with pytest.raises(Unavailable, match="store-replicas"):
-            await store.admit(admit("later", source="a"))
-        await store.close()
 
 
 # -- queue

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio import RedisCluster
-from redis.asyncio.cluster import PipelineCommand
 from redis.exceptions import (
     BusyLoadingError,
     NoScriptError,
@@ -19,7 +18,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from gateway.errors import ConfigError, Problem, Unavailable
-from gateway.store.connect import CALL_S
+from gateway.store.connect import CALL_S, CONNECTIONS
 from gateway.store.scripts import script
 
 log = logging.getLogger(__name__)
@@ -70,12 +69,16 @@ class Client:
         self.wait_replicas = wait_replicas
         self._fit = False
         self._fitting = asyncio.Lock()
+        self._turns = asyncio.Semaphore(CONNECTIONS)  # a Cluster's and a Sentinel's pool have no queue of their own
 
     async def close(self) -> None:
         """Close all connections."""
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(CALL_S):
                 await self.redis.aclose()
+                pool = getattr(self.redis, "connection_pool", None)
+                for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
+                    await sentinel.aclose()  # the library leaves these open
 
     async def check(self) -> None:
         """Check schema version and durability: ConfigError says what to do, Unavailable that nobody answered."""
@@ -94,15 +97,15 @@ class Client:
             problems.append(Problem(self.file, "store.url", problem, fix))
         return problems
 
-    async def _checked(self) -> None:
+    async def _check_once(self) -> None:
+        """Check unless another call did so while this one waited for its turn."""
         if self._fit:
             return
-        async with self._fitting:
-            try:
-                await self.check()
-            except ConfigError as error:  # the store was away at start: too late to refuse the start
-                log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
-                raise Unavailable("store-unfit", 60) from error
+        try:
+            await self.check()
+        except ConfigError as error:  # the store was away at start: too late to refuse the start
+            log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
+            raise Unavailable("store-unfit", 60) from error
 
     async def call(self, work: Callable[[Any], Awaitable[T]], *, again: bool = True) -> T:
         """Run commands on the client, at most `CALL_S` in all.
@@ -112,13 +115,16 @@ class Client:
         """
 
         async def checked() -> T:
-            await self._checked()
-            try:
+            if not self._fit:
+                async with self._fitting:
+                    await self._check_once()
+            async with self._turns:
+                try:
+                    return await work(self.redis)
+                except (BrokenConnectionError, OSError):
+                    if not again:
+                        raise
                 return await work(self.redis)
-            except (BrokenConnectionError, OSError):
-                if not again:
-                    raise
-            return await work(self.redis)
 
         return await bounded(checked)
 
@@ -156,20 +162,10 @@ class Client:
 
         https://valkey.io/commands/wait/
         """
-        wait = ("WAIT", self.wait_replicas, int(CALL_S * 400))  # two of them fit: an unknown script is sent again
-        if not isinstance(redis, RedisCluster):
-            pipe = redis.pipeline(transaction=False)
-            pipe.execute_command(verb, code, 1, key, *args)
-            pipe.execute_command(*wait)
-            first, copies = await pipe.execute(raise_on_error=False)
-        else:  # the library's cluster pipelines refuse EVALSHA
-            await redis.initialize()
-            node: Any = redis.get_node_from_key(key)
-            commands = [PipelineCommand(0, verb, code, 1, key, *args), PipelineCommand(1, *wait)]
-            await node.execute_pipeline(commands)
-            first, copies = commands[0].result, commands[1].result
-            if isinstance(first, RedisError) and not isinstance(first, NoScriptError):
-                await redis.aclose()  # the slot may have moved: the next call learns the layout anew
+        pipe = redis.pipeline(transaction=False)
+        pipe.execute_command(verb, code, 1, key, *args)
+        pipe.execute_command("WAIT", self.wait_replicas, int(CALL_S * 400))  # two of them fit: see NoScriptError
+        first, copies = await pipe.execute(raise_on_error=False)
         for result in (first, copies):
             if isinstance(result, Exception):
                 raise result

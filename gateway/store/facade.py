@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Self
 
-from gateway.errors import Unavailable
+from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.store.admission import GroupCommit
 from gateway.store.client import Client, bounded
 from gateway.store.connect import client_for
@@ -12,6 +12,11 @@ from gateway.store.queue import Queue
 from gateway.store.records import Records
 from gateway.store.state import SharedState
 from gateway.store.types import Admit, Admitted, Limits
+
+NO_WAIT = (
+    "cannot be kept on a Cluster: a slot that moves between the write and the wait would be counted on another node",
+    "remove it, or use redis+sentinel:// with replicas",
+)
 
 
 class Store(Queue, Records, SharedState):
@@ -43,6 +48,8 @@ class Store(Queue, Records, SharedState):
 
         Where nobody answers the store opens all the same and is checked at the first exchange, unless `require`.
         """
+        if wait_replicas and url.startswith("redis+cluster:"):
+            raise ConfigError([Problem(file, "store.wait_replicas", *NO_WAIT)])
         client = Client(client_for(url, file), file=file, relaxed=relaxed, wait_replicas=wait_replicas)
         try:
             with contextlib.nullcontext() if require else contextlib.suppress(Unavailable):

@@ -10,7 +10,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,11 @@ from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
 from hypercorn.typing import ASGIFramework
 
-from gateway import log
+from gateway import asks, log
 from gateway.admission import Admission
 from gateway.app import Gateway, admin_app, public_app
 from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher
-from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Keys
@@ -35,7 +34,8 @@ from gateway.reconcile import Reconciler
 from gateway.reload import Reloader, log_inactive
 from gateway.rollover import Rollover
 from gateway.sender import sender_id, with_sender
-from gateway.settings import Base, Configuration, load_configuration, resolve
+from gateway.settings import Configuration, load_configuration, resolve
+from gateway.storage import open_store
 from gateway.store import Store
 from gateway.subscriptions import Enrolled
 
@@ -212,28 +212,8 @@ def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
         enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
         sources=lambda: tuple(gateway.configuration.sources),
         carry=rollover_of(gateway).carry,
+        gate=asks.gate(gateway.store),
     )
-
-
-async def open_store(stack: AsyncExitStack, configuration: Configuration | Base) -> tuple[Store, Callable[[], bool]]:
-    """Open the store, starting the embedded one where that is configured; closed and stopped by the stack.
-
-    The second value says whether the embedded store's disk is nearly full; for another server that is its operator's watch.
-    """
-    settings = configuration.settings.store
-    low_on_disk, url = (lambda: False), settings.url
-    if settings.embedded is not None:
-        embedded = await stack.enter_async_context(Embedded(configuration.file.parent.absolute() / settings.embedded))
-        low_on_disk, url = embedded.low_on_disk, embedded.url
-    assert url is not None  # one of the two is set: settings refuse anything else
-    store = await Store.open(
-        url,
-        file=str(configuration.file),
-        relaxed=settings.durability == "relaxed",
-        wait_replicas=settings.wait_replicas,
-    )
-    stack.push_async_callback(store.close)
-    return store, low_on_disk
 
 
 async def _http(app: ASGIFramework, listener: socket.socket, stop: asyncio.Event) -> None:

@@ -2,9 +2,12 @@
 
 import click
 
+from gateway.cli.asks import answer_, asks
+from gateway.cli.audit import audit
 from gateway.cli.check import check
 from gateway.cli.compile import compile_
 from gateway.cli.connectors import connectors
+from gateway.cli.dead import dead
 from gateway.cli.deliver import deliver
 from gateway.cli.deliveries import deliveries
 from gateway.cli.demo import demo
@@ -14,6 +17,7 @@ from gateway.cli.explain import explain
 from gateway.cli.options import show_problems
 from gateway.cli.profiles import profiles
 from gateway.cli.reconcile import reconcile
+from gateway.cli.replay import replay
 from gateway.cli.revoke import revoke
 from gateway.cli.serve import serve
 from gateway.cli.subscriptions import subscriptions
@@ -47,4 +51,6 @@ def main() -> None:
 for command in (serve, check, demo, envelope, profiles, compile_, reconcile):
     main.add_command(command)
 for command in (connectors, enroll, revoke, subscriptions, explain, deliver, deliveries):
+    main.add_command(command)
+for command in (asks, answer_, audit, dead, replay):
     main.add_command(command)

@@ -21,6 +21,7 @@ from gateway.cli.replay import replay
 from gateway.cli.revoke import revoke
 from gateway.cli.serve import serve
 from gateway.cli.subscriptions import subscriptions
+from gateway.cli.wire import wire_
 from gateway.errors import ConfigError, Unavailable
 
 
@@ -52,5 +53,5 @@ for command in (serve, check, demo, envelope, profiles, compile_, reconcile):
     main.add_command(command)
 for command in (connectors, enroll, revoke, subscriptions, explain, deliver, deliveries):
     main.add_command(command)
-for command in (asks, answer_, audit, dead, replay):
+for command in (asks, answer_, audit, dead, replay, wire_):
     main.add_command(command)

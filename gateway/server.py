@@ -32,6 +32,7 @@ from gateway.keys import Keys
 from gateway.overload import Bounds, Overload, networks
 from gateway.reconcile import Reconciler
 from gateway.reload import Reloader, log_inactive
+from gateway.renewal import Renewer
 from gateway.rollover import Rollover
 from gateway.sender import sender_id, with_sender
 from gateway.settings import Configuration, load_configuration, resolve
@@ -119,6 +120,10 @@ async def _serve(
         watching = asyncio.create_task(reloader.run())
         tasks = [asyncio.create_task(_http(app, sockets[name], stop)) for name, app in _apps(gateway, role)]
         sending = asyncio.create_task(dispatcher.run()) if dispatcher is not None else None
+        if dispatcher is not None:
+            renewing = asyncio.create_task(Renewer(lambda: gateway.configuration, store, session).run())
+            stack.callback(renewing.cancel)
+        stack.push_async_callback(gateway.usage.close, store)
         _settle_memory()
         log.event(
             "serving", role=role, **binds, sources=len(configuration.sources), enrolled=len(configuration.enrolled)

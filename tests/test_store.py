@@ -634,7 +634,7 @@ async def test_suspensions_and_facts(store: Store) -> None:
     assert await store.remember_first("sender", "8", 60)
 
 
-TTL = {"seen", "jti", "lease", "rec", "dead", "used"}
+TTL = {"seen", "jti", "lease", "rec", "dead", "used", "notices"}
 WORK = {"lane", "sealed", "ready", "asks"}
 GLOBAL_TTL = {"gw:dispatch", "gw:run-jti", "gw:park", "gw:sources", "gw:fact"}
 GLOBAL = {"gw:schema", "gw:suspended", "gw:audit"}
@@ -661,6 +661,7 @@ async def test_every_key_is_bounded(server: PrivateValkey, store: Store) -> None
     await store.write_audit({"action": "revoke"})
     await store.ask(S, batches["t4"].dispatch, NOW, 60)
     await store.secret_used(S, {"env:A": NOW})
+    await store.keep_notice(S, "missed", "x", NOW)
     undelivered = {batches[name].dispatch for name in ("t0", "t4", "t5")}
     kinds = set()
     with server.client() as client:

@@ -13,6 +13,7 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 | `{source}:dispatch:<id>` | hash | batch, state, admitted run | none while undelivered, then 7 days; dead 37 days |
 | `{source}:dead` | sorted set | dead dispatch ids by time | cap, 30 days |
 | `{source}:asks` | sorted set | asked dispatches by the end of their question | undelivered; gone when empty |
+| `{source}:notices` | hash | providers' notices not acted on yet | 1,000 fields, 7 days |
 | `{source}:used` | hash | last use of each secret, by reference | 400 days |
 | `{source}:rec:<class>`, `...:at` | hash, sorted set | delivery records | cap, age |
 | `{source}:rec:events`, `rec:dispatches` | hash | projected events and dispatches of recorded deliveries | trimmed with them |
@@ -29,7 +30,7 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 from gateway.store.client import check_durability
 from gateway.store.facade import Store
 from gateway.store.ids import uuid7
-from gateway.store.trail import Ask
+from gateway.store.trail import Ask, Notice
 from gateway.store.types import (
     Admit,
     AdmitItem,
@@ -53,6 +54,7 @@ __all__ = [
     "Dispatch",
     "ItemResult",
     "Limits",
+    "Notice",
     "Page",
     "QueueEntry",
     "Store",

@@ -12,6 +12,7 @@ from gateway.store.client import Client, prefix
 AUDIT_KEY = "gw:audit"
 AUDIT_MOST = 100_000  # entries; older ones are in the logs
 USED_S = 400 * 86_400
+NOTICES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,15 @@ class Ask:
     expires: float
     answer: str | None = None
     by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A provider's notice about its own subscription, such as `reauthorizationRequired`."""
+
+    event: str
+    subscription: str
+    at: float
 
 
 class Trail:
@@ -103,6 +113,26 @@ class Trail:
             return found
 
         return {name: float(at) for name, at in (await self._client.call(work)).items()}
+
+    async def keep_notice(self, source: str, event: str, subscription: str, now: float) -> bool:
+        """Keep a provider's notice about one of its subscriptions. False: too many are kept already."""
+        args = (f"{event} {subscription}", round(now * 1000), NOTICES)
+        return bool(await self._client.run_copied("notice", prefix(source), *args))
+
+    async def notices(self, source: str) -> list[Notice]:
+        """Return the notices that were not acted on yet, oldest first."""
+
+        async def work(redis: Any) -> dict[str, str]:
+            found: dict[str, str] = await redis.hgetall(f"{prefix(source)}notices")
+            return found
+
+        rows = [(field.partition(" "), int(at)) for field, at in (await self._client.call(work)).items()]
+        return sorted((Notice(name[0], name[2], at / 1000) for name, at in rows), key=lambda notice: notice.at)
+
+    async def forget_notice(self, source: str, notice: Notice) -> bool:
+        """Drop a notice that was acted on. False: it came again meanwhile, and stays."""
+        args = (f"{notice.event} {notice.subscription}", round(notice.at * 1000))
+        return bool(await self._client.run("forget_notice", prefix(source), *args))
 
     async def server_time(self) -> float:
         """Return the clock of the server, for a look at ours."""

@@ -60,7 +60,7 @@ def run(config: Path, role: str, admin_bind: str | None) -> int:
     except PortTaken as error:
         log.event("port-taken", logging.ERROR, bind=str(error))
         return 3
-    return uvloop.run(_serve(configuration, role, sockets, binds))
+    return uvloop.run(serve(configuration, role, sockets, binds))
 
 
 def listen(bind: str) -> socket.socket:
@@ -83,9 +83,14 @@ def listen(bind: str) -> socket.socket:
     return listener
 
 
-async def _serve(
-    configuration: Configuration, role: str, sockets: dict[str, socket.socket], binds: dict[str, str]
+async def serve(
+    configuration: Configuration,
+    role: str,
+    sockets: dict[str, socket.socket],
+    binds: dict[str, str],
+    processes: int = 1,
 ) -> int:
+    """Serve on listening sockets, by name; a side without one is not served. `processes` share the work of one machine."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -115,10 +120,12 @@ async def _serve(
         dispatcher = _dispatcher(gateway, app) if role != "receive" else None
         if dispatcher is not None:
             gateway.wake = dispatcher.wake
+            dispatcher.share(processes)
         reloader = Reloader(gateway)
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         watching = asyncio.create_task(reloader.run())
-        tasks = [asyncio.create_task(_http(app, sockets[name], stop)) for name, app in _apps(gateway, role)]
+        served = [(name, side) for name, side in _apps(gateway, role) if name in sockets]
+        tasks = [asyncio.create_task(_http(side, sockets[name], stop)) for name, side in served]
         sending = asyncio.create_task(dispatcher.run()) if dispatcher is not None else None
         if dispatcher is not None:
             renewing = asyncio.create_task(Renewer(lambda: gateway.configuration, store, session).run())

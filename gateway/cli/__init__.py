@@ -11,6 +11,7 @@ from gateway.cli.dead import dead
 from gateway.cli.deliver import deliver
 from gateway.cli.deliveries import deliveries
 from gateway.cli.demo import demo
+from gateway.cli.doctor import doctor
 from gateway.cli.enroll import enroll
 from gateway.cli.envelope import envelope
 from gateway.cli.explain import explain
@@ -53,5 +54,5 @@ for command in (serve, check, demo, envelope, profiles, compile_, reconcile):
     main.add_command(command)
 for command in (connectors, enroll, revoke, subscriptions, explain, deliver, deliveries):
     main.add_command(command)
-for command in (asks, answer_, audit, dead, replay, wire_):
+for command in (asks, answer_, audit, dead, doctor, replay, wire_):
     main.add_command(command)

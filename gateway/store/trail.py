@@ -134,6 +134,16 @@ class Trail:
         args = (f"{notice.event} {notice.subscription}", round(notice.at * 1000))
         return bool(await self._client.run("forget_notice", prefix(source), *args))
 
+    async def server_state(self) -> dict[str, Any]:
+        """Return what the server says of its persistence and replicas: INFO's fields, of one node in a cluster."""
+
+        async def work(redis: Any) -> dict[str, Any]:
+            answer: dict[str, Any] = await redis.info()
+            nested = answer and all(isinstance(value, dict) and "redis_version" in value for value in answer.values())
+            return next(iter(answer.values())) if nested else answer
+
+        return await self._client.call(work)
+
     async def server_time(self) -> float:
         """Return the clock of the server, for a look at ours."""
 

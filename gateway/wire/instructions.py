@@ -99,7 +99,7 @@ def sentry(want: Want, source: Source, reference: str) -> str:
    Permissions: Issue & Event: Read (the webhooks need it)
 2. Save. "Client Secret" goes into {reference}.
 3. The installation's uuid goes into identity.installation, now: {_one(source, "installation", "missing")}
-   It stands in the address of the installation, and in any delivery's record of this source that was refused (identity).
+   Sentry's API shows it: GET https://sentry.io/api/0/organizations/ORGANIZATION/sentry-app-installations/
 {"4. In each alert rule, add the action: Send a notification via " + want.name if "event_alert" in resources else ""}
 """
 

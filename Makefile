@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEPLOY := .venv-deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run demo-once test lint format bench clean
+.PHONY: help venv run demo-once test lint lint-deploy docs-reference format bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,12 +33,26 @@ demo-once: venv ## Run every case of the demo once, one JSON object a line, and 
 test: venv ## Run all tests with coverage
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
 
-lint: venv ## Check style, types, import order and profiles
+lint: venv ## Check style, types, import order, profiles, the reference and the files of deploy/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/gateway profiles list > /dev/null
+	$(BIN)/python docs/reference.py --check
+	@$(MAKE) --no-print-directory lint-deploy
+
+lint-deploy: venv $(DEPLOY)/.installed ## Check the files of deploy/, each with a tool of its kind
+	BIN=$(DEPLOY)/bin PYTHON=$(BIN)/python deploy/lint
+
+# The tools have an environment of their own: what they need is no business of the project's.
+$(DEPLOY)/.installed: deploy/requirements.lock
+	$(PYTHON) -m venv --clear $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install --quiet --disable-pip-version-check -r deploy/requirements.lock
+	@touch $@
+
+docs-reference: venv ## Write docs/reference.md anew from the code
+	$(BIN)/python docs/reference.py
 
 format: venv ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
@@ -47,5 +62,5 @@ bench: venv ## Measure the receive path on this machine
 	@set -e; for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean: ## Remove the venv, caches and build output
-	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(DEPLOY) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

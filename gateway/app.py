@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import log
+from gateway import log, notices
 from gateway.admission import Admission
 from gateway.admission_route import admission_route
 from gateway.delivery import Outcome, RawDelivery
@@ -31,6 +31,7 @@ from gateway.receive import Vanished, receive_delivery
 from gateway.settings import Configuration
 from gateway.store import Admit, AdmitItem, Admitted, Dispatch, QueueEntry, Store, uuid7
 from gateway.suspension import SUSPENDED, Suspensions, without_suspended
+from gateway.usage import Usage
 from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
 
 MAX_CONSIDERED = 20
@@ -65,6 +66,7 @@ class Gateway:
     admission: Admission | None = None
     prepare: Callable[[Configuration], Configuration] = lambda loaded: loaded  # what a process adds to what it loads
     overload: Overload = field(default_factory=Overload)
+    usage: Usage = field(default_factory=Usage)
     suspensions: Suspensions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +80,10 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     index, now = gateway.configuration.index, raw.received_at
     ring, size, decode = await _ring(raw, source, gateway.keys), len(raw.body), gateway.overload.decode
     verified = await decode(size, verify, raw, source, ring, now)
+    gateway.usage.saw(gateway.store, gateway.configuration.settings.sources[source.name], verified)
     reading = await decode(size, read, verified, source, index.wanted(source.name), now)
+    if reading.lifecycle:
+        await notices.keep(gateway.store, source.name, reading.lifecycle, now)
     if reading.handshake is not None:
         return Answer(Outcome.HANDSHAKE, "challenge", reading.handshake.status, raw.id, handshake=reading.handshake)
     if reading.test:

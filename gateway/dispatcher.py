@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import orjson
@@ -180,6 +180,17 @@ class Dispatcher:
     def in_flight(self) -> int:
         """The number of batches taken from the store and not yet given back."""
         return len(self._tasks)
+
+    def share(self, processes: int) -> None:
+        """Take this process's part of what may be under way at once; before `run`."""
+        limits = self._limits
+        self._limits = replace(
+            limits,
+            overall=-(-limits.overall // processes),
+            installation=-(-limits.installation // processes),
+            repository=-(-limits.repository // processes),
+        )
+        self._overall = asyncio.Semaphore(self._limits.overall)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 

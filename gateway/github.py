@@ -99,6 +99,25 @@ class Repository:
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """The App as GitHub knows it, and GitHub's own clock at that answer."""
+
+    id: int
+    slug: str
+    date: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where the App is installed, and what it was granted there."""
+
+    id: int
+    account: str
+    permissions: Mapping[str, str]
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Token:
     value: str = field(repr=False)
     expires_at: float
@@ -240,6 +259,30 @@ class GitHubApp:
             case {"id": int(number)}:
                 return number
         raise GitHubAway(Answer("retry", user.status, "answer-malformed"))
+
+    async def about(self) -> About:
+        """Return what GitHub says of the App itself; raises GitHubRefusal or GitHubAway.
+
+        https://docs.github.com/en/rest/apps/apps#get-the-authenticated-app
+        """
+        got = self._expect(None, await self._as_app("GET", "/app"), 200)
+        match _json(got):
+            case {"id": int(number), "slug": str(slug)}:
+                date = _http_date(got.headers.get("date", ""))
+                return About(number, slug, date)
+        raise GitHubAway(Answer("retry", got.status, "answer-malformed"))
+
+    async def installation(self, number: int) -> Installation:
+        """Return an installation of the App, also a suspended one; raises GitHubRefusal (`not-found`) or GitHubAway.
+
+        https://docs.github.com/en/rest/apps/apps#get-an-installation-for-the-authenticated-app
+        """
+        got = self._expect(None, await self._as_app("GET", f"/app/installations/{number}"), 200)
+        match _json(got):
+            case {"account": {"login": str(login)}, "permissions": dict(permissions), **rest}:
+                granted = {str(name): str(level) for name, level in permissions.items()}
+                return Installation(number, login, granted, rest.get("suspended_at") is not None)
+        raise GitHubAway(Answer("retry", got.status, "answer-malformed"))
 
     # -- who asks ----------------------------------------------------------------------------------------------------
 

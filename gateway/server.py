@@ -10,7 +10,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,22 @@ from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
 from hypercorn.typing import ASGIFramework
 
-from gateway import log
+from gateway import asks, log
 from gateway.admission import Admission
 from gateway.app import Gateway, admin_app, public_app
 from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher
-from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Keys
 from gateway.overload import Bounds, Overload, networks
 from gateway.reconcile import Reconciler
 from gateway.reload import Reloader, log_inactive
+from gateway.renewal import Renewer
 from gateway.rollover import Rollover
 from gateway.sender import sender_id, with_sender
-from gateway.settings import Base, Configuration, load_configuration, resolve
+from gateway.settings import Configuration, load_configuration, resolve
+from gateway.storage import open_store
 from gateway.store import Store
 from gateway.subscriptions import Enrolled
 
@@ -59,7 +60,7 @@ def run(config: Path, role: str, admin_bind: str | None) -> int:
     except PortTaken as error:
         log.event("port-taken", logging.ERROR, bind=str(error))
         return 3
-    return uvloop.run(_serve(configuration, role, sockets, binds))
+    return uvloop.run(serve(configuration, role, sockets, binds))
 
 
 def listen(bind: str) -> socket.socket:
@@ -82,9 +83,14 @@ def listen(bind: str) -> socket.socket:
     return listener
 
 
-async def _serve(
-    configuration: Configuration, role: str, sockets: dict[str, socket.socket], binds: dict[str, str]
+async def serve(
+    configuration: Configuration,
+    role: str,
+    sockets: dict[str, socket.socket],
+    binds: dict[str, str],
+    processes: int = 1,
 ) -> int:
+    """Serve on listening sockets, by name; a side without one is not served. `processes` share the work of one machine."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -114,11 +120,17 @@ async def _serve(
         dispatcher = _dispatcher(gateway, app) if role != "receive" else None
         if dispatcher is not None:
             gateway.wake = dispatcher.wake
+            dispatcher.share(processes)
         reloader = Reloader(gateway)
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         watching = asyncio.create_task(reloader.run())
-        tasks = [asyncio.create_task(_http(app, sockets[name], stop)) for name, app in _apps(gateway, role)]
+        served = [(name, side) for name, side in _apps(gateway, role) if name in sockets]
+        tasks = [asyncio.create_task(_http(side, sockets[name], stop)) for name, side in served]
         sending = asyncio.create_task(dispatcher.run()) if dispatcher is not None else None
+        if dispatcher is not None:
+            renewing = asyncio.create_task(Renewer(lambda: gateway.configuration, store, session).run())
+            stack.callback(renewing.cancel)
+        stack.push_async_callback(gateway.usage.close, store)
         _settle_memory()
         log.event(
             "serving", role=role, **binds, sources=len(configuration.sources), enrolled=len(configuration.enrolled)
@@ -212,28 +224,8 @@ def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
         enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
         sources=lambda: tuple(gateway.configuration.sources),
         carry=rollover_of(gateway).carry,
+        gate=asks.gate(gateway.store),
     )
-
-
-async def open_store(stack: AsyncExitStack, configuration: Configuration | Base) -> tuple[Store, Callable[[], bool]]:
-    """Open the store, starting the embedded one where that is configured; closed and stopped by the stack.
-
-    The second value says whether the embedded store's disk is nearly full; for another server that is its operator's watch.
-    """
-    settings = configuration.settings.store
-    low_on_disk, url = (lambda: False), settings.url
-    if settings.embedded is not None:
-        embedded = await stack.enter_async_context(Embedded(configuration.file.parent.absolute() / settings.embedded))
-        low_on_disk, url = embedded.low_on_disk, embedded.url
-    assert url is not None  # one of the two is set: settings refuse anything else
-    store = await Store.open(
-        url,
-        file=str(configuration.file),
-        relaxed=settings.durability == "relaxed",
-        wait_replicas=settings.wait_replicas,
-    )
-    stack.push_async_callback(store.close)
-    return store, low_on_disk
 
 
 async def _http(app: ASGIFramework, listener: socket.socket, stop: asyncio.Event) -> None:

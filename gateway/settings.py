@@ -7,7 +7,9 @@ ConfigError. Secrets are references (`env:NAME`, `file:/path`); their values are
 import difflib
 import ipaddress
 import os
+import pwd
 import re
+import socket
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -277,6 +279,17 @@ def default_path() -> Path:
     here = Path("gateway.toml")
     named = os.environ.get("GATEWAY_CONFIG")
     return here if here.exists() or not named else Path(named)
+
+
+def operator() -> str:
+    """Who acts: GATEWAY_OPERATOR, else the user behind sudo, else this user; with the machine's name."""
+    name = os.environ.get("GATEWAY_OPERATOR") or os.environ.get("SUDO_USER")
+    if not name:
+        try:
+            name = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:  # a container's user has no name
+            name = f"uid-{os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
 
 
 def resolve(reference: str) -> bytes:

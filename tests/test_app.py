@@ -265,10 +265,16 @@ async def test_graph_validation_and_a_mixed_batch(driver: Driver) -> None:
         "lifecycleEvent": "reauthorizationRequired"
     }
     batch["value"] += [foreign, lifecycle, "no object"]
+    await asyncio.sleep(0.002)  # records of one millisecond are in no order
     status, _, _ = await driver.post("teams-acme", headers, json.dumps(batch).encode())
     assert status == 202
     assert (await driver.newest("teams-acme"))["outcome"] == "forwarded"
     assert (await driver.gateway.store.depth("teams-acme")).waiting == 1
+    (notice,) = await driver.gateway.store.notices("teams-acme")
+    assert (notice.event, notice.subscription) == ("reauthorizationRequired", lifecycle["subscriptionId"])
+    await driver.gateway.usage.write(driver.gateway.store)
+    assert list(await driver.gateway.store.secrets_used("teams-acme")) == []  # the rings of this test have no reference
+    await asyncio.sleep(0.002)
     batch["value"] = [foreign]
     status, _, _ = await driver.post("teams-acme", headers, json.dumps(batch).encode())
     assert (status, (await driver.newest("teams-acme"))["outcome"]) == (202, "rejected")

@@ -626,10 +626,10 @@ async def test_suspensions_and_facts(store: Store) -> None:
     assert await store.remember_first("sender", "8", 60)
 
 
-TTL = {"seen", "jti", "lease", "rec", "dead"}
-WORK = {"lane", "sealed", "ready"}
+TTL = {"seen", "jti", "lease", "rec", "dead", "used", "notices"}
+WORK = {"lane", "sealed", "ready", "asks"}
 GLOBAL_TTL = {"gw:dispatch", "gw:run-jti", "gw:park", "gw:sources", "gw:fact"}
-GLOBAL = {"gw:schema", "gw:suspended"}
+GLOBAL = {"gw:schema", "gw:suspended", "gw:audit"}
 
 
 async def test_every_key_is_bounded(server: PrivateValkey, store: Store) -> None:
@@ -650,6 +650,10 @@ async def test_every_key_is_bounded(server: PrivateValkey, store: Store) -> None
     await store.park(1, NOW + 60, "x", NOW)
     await store.suspend(DIGEST, "x")
     await store.remember("a", "b", 60)
+    await store.write_audit({"action": "revoke"})
+    await store.ask(S, batches["t4"].dispatch, NOW, 60)
+    await store.secret_used(S, {"env:A": NOW})
+    await store.keep_notice(S, "missed", "x", NOW)
     undelivered = {batches[name].dispatch for name in ("t0", "t4", "t5")}
     kinds = set()
     with server.client() as client:

@@ -2,21 +2,27 @@
 
 import click
 
+from gateway.cli.asks import answer_, asks
+from gateway.cli.audit import audit
 from gateway.cli.check import check
 from gateway.cli.compile import compile_
 from gateway.cli.connectors import connectors
+from gateway.cli.dead import dead
 from gateway.cli.deliver import deliver
 from gateway.cli.deliveries import deliveries
 from gateway.cli.demo import demo
+from gateway.cli.doctor import doctor
 from gateway.cli.enroll import enroll
 from gateway.cli.envelope import envelope
 from gateway.cli.explain import explain
 from gateway.cli.options import show_problems
 from gateway.cli.profiles import profiles
 from gateway.cli.reconcile import reconcile
+from gateway.cli.replay import replay
 from gateway.cli.revoke import revoke
 from gateway.cli.serve import serve
 from gateway.cli.subscriptions import subscriptions
+from gateway.cli.wire import wire_
 from gateway.errors import ConfigError, Unavailable
 
 
@@ -47,4 +53,6 @@ def main() -> None:
 for command in (serve, check, demo, envelope, profiles, compile_, reconcile):
     main.add_command(command)
 for command in (connectors, enroll, revoke, subscriptions, explain, deliver, deliveries):
+    main.add_command(command)
+for command in (asks, answer_, audit, dead, doctor, replay, wire_):
     main.add_command(command)

@@ -13,6 +13,7 @@ from gateway.cli.options import config_option, json_option
 from gateway.errors import ConfigError, Problem
 from gateway.reconcile import Reconciler, Row
 from gateway.settings import Configuration, load_configuration
+from gateway.storage import open_store
 
 
 @click.command(epilog="Example: gateway reconcile --config /etc/gateway/gateway.toml --json")
@@ -41,7 +42,7 @@ def reconcile(digests: tuple[str, ...], config: Path, *, as_json: bool) -> None:
 
 
 async def _run(configuration: Configuration, digests: tuple[str, ...]) -> list[Row]:
-    from gateway.server import destinations, open_store  # noqa: PLC0415 (the other commands start faster without it)
+    from gateway.server import destinations  # noqa: PLC0415 (the other commands start faster without it)
 
     async with AsyncExitStack() as stack:
         store, _ = await open_store(stack, configuration)

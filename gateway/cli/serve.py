@@ -14,9 +14,20 @@ from gateway.cli.options import config_option
 @click.option("--role", type=click.Choice(["all", "receive", "dispatch"]), default="all", show_default=True)
 @click.option("--admin-bind", help="HOST:PORT of the admin side, instead of server.admin_bind.")
 @click.option("--verbose", is_flag=True, help="Log more.")
-def serve(config: Path, role: str, admin_bind: str | None, *, verbose: bool) -> None:
-    """Serve until SIGTERM or Ctrl-C, then drain and exit 0. A taken port exits 3, a bad configuration 2."""
-    from gateway.server import run  # noqa: PLC0415 (the other commands start faster without the server)
+@click.option("--worker", hidden=True, help="NUMBER:PARENT of one of several processes.")
+@click.option("--socket", "sockets", hidden=True, multiple=True, help="NAME=DESCRIPTOR of an inherited socket.")
+def serve(
+    config: Path, role: str, admin_bind: str | None, worker: str | None, sockets: tuple[str, ...], *, verbose: bool
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, then drain and exit 0. A taken port exits 3, a bad configuration 2.
+
+    With server.workers above 1 this process supervises as many receivers on the same sockets.
+    """
+    from gateway import workers  # noqa: PLC0415 (the other commands start faster without the server)
 
     log.configure(logging.DEBUG if verbose else logging.INFO)
-    raise SystemExit(run(config, role, admin_bind))
+    if worker is None:
+        raise SystemExit(workers.run(config, role, admin_bind))
+    number, _, parent = worker.partition(":")
+    inherited = {name: int(descriptor) for name, _, descriptor in (one.partition("=") for one in sockets)}
+    raise SystemExit(workers.run_worker(config, role, int(number), int(parent), inherited))

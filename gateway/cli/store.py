@@ -17,7 +17,7 @@ T = TypeVar("T")
 @asynccontextmanager
 async def opened(base: Base) -> AsyncIterator[Store]:
     """Open the configured store. Raises Unavailable or ConfigError."""
-    from gateway.server import open_store  # noqa: PLC0415 (commands that ask no store start faster)
+    from gateway.storage import open_store  # noqa: PLC0415 (commands that ask no store start faster)
 
     async with AsyncExitStack() as stack:
         store, _ = await open_store(stack, base)

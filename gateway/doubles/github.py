@@ -191,6 +191,7 @@ class GitHubDouble:
             [
                 web.post("/app/installations/{id:\\d+}/access_tokens", self._access_tokens),
                 web.get("/app", self._app),
+                web.get("/app/installations/{id:\\d+}", self._installation),
                 web.get("/users/{login}", self._user),
                 web.post("/repos/{owner}/{name}/dispatches", self._dispatches),
                 web.get("/repos/{owner}/{name}", self._repository),
@@ -350,6 +351,25 @@ class GitHubDouble:
         self.calls["app"] += 1
         self._check_jwt(request)
         return web.json_response({"id": self.app_id, "slug": self.slug, "name": self.slug})
+
+    async def _installation(self, request: web.Request) -> web.StreamResponse:
+        """https://docs.github.com/en/rest/apps/apps#get-an-installation-for-the-authenticated-app."""
+        self.calls["installation"] += 1
+        self._check_jwt(request)
+        number = int(request.match_info["id"])
+        installation = self._installations.get(number)
+        if installation is None:
+            raise Refused(404, "Not Found")
+        owner = min(installation.repositories, default="nobody/x").partition("/")[0]
+        suspended = "2026-01-01T00:00:00Z" if installation.suspended else None
+        body = {
+            "id": number,
+            "app_id": self.app_id,
+            "account": {"login": owner},
+            "permissions": installation.permissions,
+            "suspended_at": suspended,
+        }
+        return web.json_response(body)
 
     async def _user(self, request: web.Request) -> web.StreamResponse:
         self.calls["user"] += 1

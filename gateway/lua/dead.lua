@@ -6,6 +6,7 @@ local dead, key = P .. 'dead', dispatch_key(ARGV[2])
 if not holds(lane, token) or not leave(lane, id, token, now) then return 0 end
 redis.call('HSET', key, 'status', 'dead', 'reason', reason, 'settled', now)
 redis.call('EXPIRE', key, DEAD_S + SETTLED_S)     -- the index below ends first
+redis.call('ZREM', P .. 'asks', id)
 redis.call('ZADD', dead, now, id)
 redis.call('EXPIRE', dead, DEAD_S)
 local gone = redis.call('ZRANGEBYSCORE', dead, '-inf', tonumber(now) - DEAD_S * 1000, 'LIMIT', 0, 100)

@@ -6,5 +6,6 @@ local lane, id, token, now, status = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if not leave(lane, id, token, now) then return 0 end
 redis.call('HSET', dispatch_key(id), 'status', status, 'settled', now)
 redis.call('HDEL', dispatch_key(id), 'reason')
+redis.call('ZREM', P .. 'asks', id)
 forget_events(dispatch_key(id))
 return 1

@@ -27,6 +27,12 @@ local function leave(lane, id, token, now)
   return removed
 end
 
+-- A question ends with the dispatch that it is about; what comes back from the dead letters is asked about anew.
+local function forget_ask(id)
+  redis.call('HDEL', dispatch_key(id), 'ask_asked', 'ask_expires', 'ask_answer', 'ask_by')
+  redis.call('ZREM', P .. 'asks', id)
+end
+
 -- The deliveries stay: by them a run that is refused after a rollover finds the events that are sent anew.
 local function forget_events(key)
   redis.call('HDEL', key, 'events')

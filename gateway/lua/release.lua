@@ -4,6 +4,8 @@
 -- ARGV: lane, id, token, due ('' is now by the server's clock), held ms, status, reason
 local lane, id, token, due = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if not holds(lane, token) then return 0 end
+-- Answered since it was looked at: no waiting for the time at which it would be looked at again.
+if ARGV[6] == 'asked' and redis.call('HEXISTS', dispatch_key(id), 'ask_answer') == 1 then due = '' end
 if due == '' then
   local time = redis.call('TIME')
   due = string.format('%d', time[1] * 1000)

@@ -8,6 +8,7 @@ for _, id in ipairs(cjson.decode(ARGV[2])) do
   local lane = redis.call('HGET', key, 'lane')
   if lane and redis.call('HEXISTS', key, 'events') == 1 and redis.call('ZREM', P .. 'dead', id) == 1 then
     redis.call('PERSIST', key)
+    forget_ask(id)
     redis.call('HSET', key, 'status', 'queued', 'attempts', 0)
     redis.call('HDEL', key, 'first_attempt', 'reason', 'settled')
     redis.call('RPUSH', P .. 'sealed:' .. lane, id)

@@ -12,6 +12,9 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 | `{source}:lease:<lane>` | string | lease token | TTL of the lease |
 | `{source}:dispatch:<id>` | hash | batch, state, admitted run | none while undelivered, then 7 days; dead 37 days |
 | `{source}:dead` | sorted set | dead dispatch ids by time | cap, 30 days |
+| `{source}:asks` | sorted set | asked dispatches by the end of their question | undelivered; gone when empty |
+| `{source}:notices` | hash | providers' notices not acted on yet | 1,000 fields, 7 days |
+| `{source}:used` | hash | last use of each secret, by reference | 400 days |
 | `{source}:rec:<class>`, `...:at` | hash, sorted set | delivery records | cap, age |
 | `{source}:rec:events`, `rec:dispatches` | hash | projected events and dispatches of recorded deliveries | trimmed with them |
 | `gw:dispatch:<id>` | string | source of a dispatch | 38 days |
@@ -19,6 +22,7 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 | `gw:park` | hash | parked installations | TTL: the latest end |
 | `gw:sources` | set | sources | 30 days |
 | `gw:suspended` | hash | suspended subscriptions | one field a subscription |
+| `gw:audit` | stream | operators' actions | about 100,000 entries |
 | `gw:fact:<name>` | string | remembered facts | TTL of the caller |
 | `gw:schema` | string | schema version | one value |
 """
@@ -26,6 +30,7 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 from gateway.store.client import check_durability
 from gateway.store.facade import Store
 from gateway.store.ids import uuid7
+from gateway.store.trail import Ask, Notice
 from gateway.store.types import (
     Admit,
     AdmitItem,
@@ -43,11 +48,13 @@ __all__ = [
     "Admit",
     "AdmitItem",
     "Admitted",
+    "Ask",
     "Batch",
     "Depth",
     "Dispatch",
     "ItemResult",
     "Limits",
+    "Notice",
     "Page",
     "QueueEntry",
     "Store",

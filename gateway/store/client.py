@@ -26,7 +26,7 @@ SCHEMA = "1"
 SCHEMA_KEY = "gw:schema"
 OLDEST = (6, 2)
 # scripts whose answer to a repeated call is another: their callers look again instead
-ONCE = frozenset({"seal", "started", "done", "retry", "release", "dead", "replay_dead", "discard_dead"})
+ONCE = frozenset({"seal", "started", "done", "retry", "release", "dead", "replay_dead", "discard_dead", "answer"})
 # error replies that the client library turns into classes of its own, whose text has lost the code
 CODES = {OutOfMemoryError: "store-oom", ReadOnlyError: "store-readonly", BusyLoadingError: "store-loading"}
 T = TypeVar("T")

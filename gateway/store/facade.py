@@ -11,6 +11,7 @@ from gateway.store.connect import client_for
 from gateway.store.queue import Queue
 from gateway.store.records import Records
 from gateway.store.state import SharedState
+from gateway.store.trail import Trail
 from gateway.store.types import Admit, Admitted, Limits
 
 NO_WAIT = (
@@ -19,7 +20,7 @@ NO_WAIT = (
 )
 
 
-class Store(Queue, Records, SharedState):
+class Store(Queue, Records, SharedState, Trail):
     """The durable store. Every method that asks the server takes two seconds at most for each exchange, else raises Unavailable.
 
     After an Unavailable nothing has happened or all of it has; asking again is always right. Connections are made anew

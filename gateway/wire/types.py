@@ -1,0 +1,110 @@
+"""What a wiring is made of: what should stand at a provider, what was found there, and the difference."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gateway.subscriptions import Subscription
+from gateway.wire.api import Api
+
+State = Literal["good", "missing", "drifted", "expiring", "surplus"]
+
+
+class WireProblem(Exception):  # noqa: N818 (told to the operator)
+    """The configuration does not say enough, or says what the provider cannot do; the text has the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one source needs of its provider. `secret` is the first of the source's, as the provider takes it."""
+
+    source: str
+    url: str
+    secret: str = field(repr=False)
+    signing: bool  # the profile proves a signature, not a token (GitLab has both)
+    subscriptions: tuple[Subscription, ...]
+
+    @property
+    def name(self) -> str:
+        """The name that the provider shows beside the hook."""
+        return f"webhook-gateway {self.source}"
+
+    def events(self, subscription: Subscription | None = None) -> list[str]:
+        """The native events that the subscriptions (or this one) name, sorted."""
+        chosen = self.subscriptions if subscription is None else (subscription,)
+        return sorted({name for one in chosen for trigger in one.triggers.values() for name in trigger.native_events})
+
+    def granted(self, collection: str) -> list[str]:
+        """Every value of a collection that some subscription grants, as text, sorted."""
+        return sorted({str(value) for one in self.subscriptions for value in one.grants.get(collection, ())})
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One hook that should stand: where (`scope`), and the fields that can be compared."""
+
+    scope: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One hook at the provider that sends to our URL."""
+
+    id: str
+    scope: str
+    fields: Mapping[str, Any]
+    expires: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that is not as it should be. Neither value is ever a secret."""
+
+    name: str
+    have: Any
+    want: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the report."""
+
+    scope: str
+    state: State
+    id: str | None = None
+    differences: tuple[Difference, ...] = ()
+    expires: float | None = None
+    hook: Hook | None = None
+    done: Literal["created", "updated", "renewed"] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as scripts read it."""
+        return {
+            "scope": self.scope,
+            "state": self.state,
+            "id": self.id,
+            "drift": [{"field": d.name, "have": d.have, "want": d.want} for d in self.differences],
+            "expires": self.expires,
+            "done": self.done,
+        }
+
+
+Authorize = Callable[[str], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider's API. `life_s` is set where a hook expires; `permission` says what the token needs."""
+
+    title: str
+    docs: str
+    api_url: str | None
+    permission: str
+    authorize: Authorize
+    desired: Callable[[Want], list[Hook]]
+    find: Callable[[Api, Want, list[Hook]], Awaitable[list[Found]]]
+    create: Callable[[Api, Want, Hook, float], Awaitable[Found]]
+    update: Callable[[Api, Want, Hook, Found, frozenset[str], float], Awaitable[Found]]
+    life_s: float | None = None
+    renew: Callable[[Api, Found, float], Awaitable[Found]] | None = None

@@ -1,0 +1,89 @@
+"""`server.workers`: real processes that share the sockets; none of their deaths loses what was accepted."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.demo import Stage
+from tests.e2e.test_end import dispatched, load, numbers_in
+
+pytestmark = pytest.mark.e2e
+
+
+class Several(Stage):
+    """The demo's stage with three workers."""
+
+    def _configure(self) -> None:
+        super()._configure()
+        path = self.folder / "gateway.toml"
+        path.write_text(path.read_text().replace("[server]", "[server]\nworkers = 3", 1))
+
+
+def workers(parent: int) -> list[int]:
+    """The workers among the children of a process."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [pid for pid in map(int, children) if b"--worker=" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] not in ("Z", "X", "")
+    except OSError:
+        return False
+
+
+async def gone(pids: list[int], within_s: float = 20) -> None:
+    async with asyncio.timeout(within_s):
+        while any(map(alive, pids)):  # noqa: ASYNC110 (other processes)
+            await asyncio.sleep(0.05)
+
+
+async def test_a_killed_worker_is_replaced_and_nothing_accepted_is_lost() -> None:
+    async with Several() as stage:
+        pids = workers(stage.receiver.pid)
+        assert len(pids) == 3
+        accepted: set[int] = set()
+
+        async def again_and_again(first: int) -> None:
+            for start in range(first, 100_000, 800):  # `load` ends with the worker that it spoke to
+                if stage.receiver.returncode is not None or done.is_set():
+                    return
+                await load(stage, range(start, start + 800, 8), accepted)
+
+        done = asyncio.Event()
+        loaders = [asyncio.create_task(again_and_again(n)) for n in range(1, 9)]
+        await asyncio.sleep(1.0)
+        os.kill(pids[1], signal.SIGKILL)
+        await asyncio.sleep(2.0)
+        assert len(workers(stage.receiver.pid)) == 3
+        assert pids[1] not in workers(stage.receiver.pid)
+        async with stage.session.get(f"{stage.admin}/healthz") as response:  # the first worker has the admin side
+            assert response.status == 200
+        done.set()
+        await asyncio.gather(*loaders)
+        for _ in range(300):
+            if accepted <= set(numbers_in(await dispatched(stage))):
+                break
+            await asyncio.sleep(0.2)
+        assert len(accepted) > 20
+        assert accepted - set(numbers_in(await dispatched(stage))) == set()
+        last = workers(stage.receiver.pid)
+        stage.receiver.terminate()
+        assert await asyncio.wait_for(stage.receiver.wait(), 60) == 0
+        await gone(last, 1)
+
+
+async def test_workers_end_with_their_parent_however_that_ends() -> None:
+    async with Several() as stage:
+        pids = workers(stage.receiver.pid)
+        stage.receiver.kill()
+        await stage.receiver.wait()
+        await gone(pids, 30)
+        with pytest.raises(aiohttp.ClientError):
+            await stage.session.get(f"{stage.public}/healthz")
+        await stage.start_receiver()  # the sockets and the store are free again
+        assert len(workers(stage.receiver.pid)) == 3

@@ -1,0 +1,156 @@
+"""Operators' commands on a real store: dead letters, replays, questions and the trail of all of it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from gateway import audit
+from gateway.settings import load_configuration
+from gateway.store import Store
+from tests.operating import LINEAR, admit, gateway, write
+from tests.valkey import PrivateValkey
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateValkey]:
+    with PrivateValkey() as running:
+        yield running
+
+
+@pytest.fixture
+def config(server: PrivateValkey, tmp_path: Path) -> Path:
+    with server.client() as client:
+        client.flushall()
+    return write(tmp_path, server.url)
+
+
+def stored(server: PrivateValkey, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Do something to the store between two commands."""
+
+    async def run() -> T:
+        store = await Store.open(server.url, require=True)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def dead_letter(server: PrivateValkey, config: Path, number: int = 1) -> str:
+    async def work(store: Store) -> str:
+        await admit(store, load_configuration(config), number)
+        (batch,) = await store.seal("linear-acme", time.time(), 60, 1)
+        await store.dead(batch, "not-found", time.time())
+        return batch.dispatch
+
+    return stored(server, work)
+
+
+def actions(config: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(gateway(config, "audit", "--json").stdout)["actions"]
+    return found
+
+
+def test_dead_letters_are_listed_shown_and_replayed_under_their_own_id(server: PrivateValkey, config: Path) -> None:
+    ident = dead_letter(server, config)
+    (row,) = json.loads(gateway(config, "dead", "list", "--json").stdout)["dead"]
+    assert (row["id"], row["reason"], row["source"], row["events"]) == (ident, "not-found", "linear-acme", 1)
+    shown = json.loads(gateway(config, "dead", "show", ident, "--json").stdout)["dead"][0]
+    assert shown["urls"] == ["https://linear.app/acme/issue/A-1"]
+    assert ident in gateway(config, "dead", "list").stdout
+    assert "urls" in gateway(config, "dead", "show", ident).stdout
+    again = gateway(config, "dead", "replay", ident, "--json", environment={"GATEWAY_OPERATOR": "kim"})
+    assert (again.exit_code, json.loads(again.stdout)) == (0, {"dead": [ident], "missing": []})
+    (batch,) = stored(server, lambda store: store.seal("linear-acme", time.time() + 1, 60, 1))
+    assert batch.dispatch == ident
+    (action,) = actions(config)
+    assert action["who"].startswith("kim@")
+    assert (action["action"], action["dispatches"]) == ("dead-replay", [ident])
+    assert gateway(config, "dead", "replay", ident).exit_code == 1
+    assert gateway(config, "dead", "show", ident).exit_code == 1
+
+
+def test_dead_letters_of_a_source_are_discarded_at_once(server: PrivateValkey, config: Path) -> None:
+    idents = {dead_letter(server, config, number) for number in range(3)}
+    assert gateway(config, "dead", "discard").exit_code == 2
+    done = gateway(config, "dead", "discard", "--source", "linear-acme", "--json")
+    assert set(json.loads(done.stdout)["dead"]) == idents
+    assert json.loads(gateway(config, "dead", "list", "--json").stdout) == {"dead": []}
+    assert gateway(config, "dead", "replay", "--all").output.startswith("0 done")
+
+
+def test_a_replay_is_a_new_dispatch_of_the_projected_event(server: PrivateValkey, config: Path) -> None:
+    queued = stored(server, lambda store: admit(store, load_configuration(config)))
+    first = stored(server, lambda store: store.seal("linear-acme", time.time(), 60, 1))[0]
+    stored(server, lambda store: store.done(first, time.time()))
+    done = gateway(config, "replay", queued.delivery, "--json")
+    assert done.exit_code == 0, done.output
+    new = json.loads(done.stdout)["deliveries"][0]
+    second = stored(server, lambda store: store.seal("linear-acme", time.time() + 1, 60, 1))[0]
+    assert second.dispatch != first.dispatch
+    assert (second.events, second.deliveries) == (first.events, (new["id"],))
+    record = stored(server, lambda store: store.delivery(new["id"]))
+    assert record is not None
+    assert (record["outcome"], record["reason"], record["first"]) == ("forwarded", "replay", queued.delivery)
+    assert actions(config)[0]["replayed_as"] == new["id"]
+
+
+def test_what_cannot_be_replayed_says_why(server: PrivateValkey, config: Path) -> None:
+    unknown = gateway(config, "replay", "nothing")
+    assert (unknown.exit_code, "unknown" in unknown.stderr) == (1, True)
+    queued = stored(server, lambda store: admit(store, load_configuration(config)))
+    config.write_text(config.read_text().partition("[[enrollments]]")[0])
+    revoked = gateway(config, "replay", queued.delivery)
+    assert (revoked.exit_code, "no longer enrolled" in revoked.stderr) == (1, True)
+
+
+def test_asks_are_listed_and_answered_once(server: PrivateValkey, config: Path) -> None:
+    async def ask(store: Store) -> str:
+        await admit(store, load_configuration(config))
+        (batch,) = await store.seal("linear-acme", time.time(), 60, 1)
+        await store.ask("linear-acme", batch.dispatch, time.time(), 60)
+        await store.release(batch, time.time() + 60, status="asked", reason="asked")
+        return batch.dispatch
+
+    ident = stored(server, ask)
+    (row,) = json.loads(gateway(config, "asks", "--json").stdout)["asks"]
+    assert (row["id"], row["repository"], row["subscription"]) == (ident, LINEAR["repository"], LINEAR["digest"])
+    assert row["urls"] == ["https://linear.app/acme/issue/A-1"]
+    assert "https://linear.app/acme/issue/A-1" in gateway(config, "asks").stdout
+    assert gateway(config, "answer", ident, "sure").exit_code == 2
+    assert gateway(config, "answer", ident, "yes", "--as", "kim").exit_code == 0
+    again = gateway(config, "answer", ident, "no")
+    assert (again.exit_code, "first answer stands" in again.stderr) == (1, True)
+    assert json.loads(gateway(config, "asks", "--json").stdout) == {"asks": []}
+    (batch,) = stored(server, lambda store: store.seal("linear-acme", time.time() + 1, 60, 1))
+    assert batch.dispatch == ident  # due at once, not when it would have been looked at again
+    assert [(entry["who"], entry["answer"]) for entry in actions(config)][1] == ("kim", "yes")
+    assert gateway(config, "answer", "nothing", "yes").exit_code == 1
+
+
+def test_the_trail_pages_and_refuses_what_is_no_action(server: PrivateValkey, config: Path) -> None:
+    configuration = load_configuration(config)
+    for number in range(3):
+        audit.note(configuration, "revoke", who=f"op-{number}", subscription="sha256:x")
+    newest = json.loads(gateway(config, "audit", "--limit", "1", "--json").stdout)["actions"][0]
+    assert newest["who"] == "op-2"
+    older = json.loads(gateway(config, "audit", "--before", newest["id"], "--json").stdout)["actions"]
+    assert [entry["who"] for entry in older] == ["op-1", "op-0"]
+    assert "op-0" in gateway(config, "audit").stdout
+    assert gateway(config, "audit", "--before", "x").exit_code == 2
+    with pytest.raises(ValueError, match="no action"):
+        audit.note(configuration, "whatever")
+
+
+def test_a_store_that_is_away_is_exit_3(tmp_path: Path) -> None:
+    config = write(tmp_path, "redis://127.0.0.1:1/0")
+    for command in (["asks"], ["dead", "list"], ["audit"], ["replay", "x"], ["answer", "x", "yes"]):
+        assert gateway(config, *command).exit_code == 3, command

@@ -1,0 +1,142 @@
+"""`gateway wire` as an operator runs it: against doubles in a process of their own."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli import main
+from gateway.profiles import load_profiles
+from gateway.settings import data_folder, load_configuration
+from gateway.wire import BY_PROFILE, instructions, want_for
+from tests.operating import gateway, write
+from tests.valkey import PrivateValkey
+
+PUBLIC = "https://hooks.acme.example"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateValkey]:
+    with PrivateValkey() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def doubles() -> Iterator[dict[str, str]]:
+    command = [sys.executable, "-m", "gateway.doubles.providers", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.terminate()
+
+
+@pytest.fixture
+def config(server: PrivateValkey, doubles: dict[str, str], tmp_path: Path) -> Path:
+    with server.client() as client:
+        client.flushall()
+    (tmp_path / "token").write_text(doubles["token"])
+    source = [f'api_url = "{doubles["url"]}/linear/graphql"', f'api_token = "file:{tmp_path}/token"']
+    return write(tmp_path, server.url, source=source, more=["[server]", f'public_url = "{PUBLIC}"'])
+
+
+def test_wire_registers_once_reports_and_is_in_the_trail(config: Path) -> None:
+    missing = gateway(config, "wire", "linear-acme", "--check", "--json")
+    assert missing.exit_code == 1
+    assert [row["state"] for row in json.loads(missing.stdout)["hooks"]] == ["missing"]
+    made = gateway(config, "wire", "linear-acme")
+    assert (made.exit_code, made.stdout.startswith("created")) == (0, True)
+    good = gateway(config, "wire", "linear-acme", "--check", "--json")
+    assert good.exit_code == 0, good.output
+    (row,) = json.loads(good.stdout)["hooks"]
+    assert (row["state"], row["drift"]) == ("good", [])
+    assert gateway(config, "wire", "linear-acme").stdout.startswith("ok")
+    actions = json.loads(gateway(config, "audit", "--json").stdout)["actions"]
+    assert [(a["action"], a["source"]) for a in actions] == [("wire", "linear-acme")]
+    (config.parent / "linear").write_text("the-rotated-one")
+    drift = gateway(config, "wire", "linear-acme", "--check")
+    assert (drift.exit_code, "secret: 'another one'" in drift.stdout) == (1, True)
+    assert "the-rotated-one" not in drift.output
+
+
+def test_what_is_missing_in_the_configuration_is_said_with_the_next_step(config: Path) -> None:
+    text = config.read_text()
+    config.write_text(text.replace(f'public_url = "{PUBLIC}"\n', ""))
+    assert "server.public_url is not set" in gateway(config, "wire", "linear-acme").stderr
+    config.write_text("\n".join(line for line in text.splitlines() if not line.startswith("api_token")))
+    refused = gateway(config, "wire", "linear-acme")
+    assert (refused.exit_code, "api_token (or api_oauth) is not set" in refused.stderr) == (2, True)
+    assert gateway(config, "wire", "nobody").exit_code == 2
+    config.write_text(text.partition("[[enrollments]]")[0])
+    assert "gateway enroll" in gateway(config, "wire", "linear-acme").stderr
+
+
+def test_a_token_that_may_not_is_exit_3_and_says_what_it_needs(config: Path) -> None:
+    (config.parent / "token").write_text("wrong")
+    refused = gateway(config, "wire", "linear-acme")
+    assert (refused.exit_code, "workspace admin" in refused.stderr) == (3, True)
+
+
+def explained(config: Path, profile: str, identity: str) -> Any:
+    text = config.read_text().partition("[[enrollments]]")[0]
+    name = f"{profile}-acme"
+    extra = [f"[sources.{name}]", f'profile = "{profile}"', identity]
+    if profile != "forge":
+        (config.parent / "whsec").write_text("whsec_" + "A" * 43 + "=")
+        extra.append(f'secrets = ["file:{config.parent}/whsec"]')
+    config.write_text(text + "\n".join(extra) + "\n")
+    return gateway(config, "wire", name)
+
+
+@pytest.mark.parametrize(
+    ("profile", "identity", "expected"),
+    [
+        (
+            "slack",
+            'identity = {workspace = ["T0"], app = ["A0"]}',
+            ["request_url: {url}", "bot_events:", "Signing Secret"],
+        ),
+        (
+            "forge",
+            'identity = {app = ["ari:cloud:ecosystem::app/1"], installation = ["i"], cloud = ["c"], environment = ["PRODUCTION"]}',
+            ["baseUrl: https://hooks.acme.example", "path: /hooks/forge-acme", "--environment production"],
+        ),
+        ("sentry", 'identity = {installation = ["u"]}', ["Webhook URL: {url}", "Client Secret"]),
+        ("servicenow", 'identity = {instance = ["acme.service-now.com"]}', ['setEndpoint("{url}")', "generateMac"]),
+        ("stripe", "", ["URL: {url}", "Signing secret"]),
+    ],
+)
+def test_providers_without_an_api_get_exact_steps(
+    config: Path, profile: str, identity: str, expected: list[str]
+) -> None:
+    done = explained(config, profile, identity)
+    assert done.exit_code == 0, done.output
+    for text in expected:
+        assert text.format(url=f"{PUBLIC}/hooks/{profile}-acme") in done.stdout
+    assert "A" * 43 not in done.output
+    as_json = json.loads(gateway(config, "wire", f"{profile}-acme", "--json").stdout)
+    assert as_json["instructions"] == done.stdout
+
+
+def test_without_an_api_check_looks_for_a_genuine_delivery(server: PrivateValkey, config: Path) -> None:
+    explained(config, "stripe", "")
+    assert gateway(config, "wire", "stripe-acme", "--check").exit_code == 1
+    with server.client() as client:
+        client.zadd("gw:{stripe-acme}:rec:authentic:at", {"d": time.time() * 1000})
+    seen = gateway(config, "wire", "stripe-acme", "--check", "--json")
+    assert (seen.exit_code, json.loads(seen.stdout)["hooks"][0]["state"]) == (0, "unverifiable")
+    assert "last genuine delivery" in gateway(config, "wire", "stripe-acme", "--check").stdout
+
+
+def test_every_shipped_profile_is_wired_or_explained(config: Path) -> None:
+    configuration = load_configuration(config)
+    for profile in load_profiles(data_folder("profiles")).values():
+        if profile.name not in BY_PROFILE:
+            source = configuration.sources["linear-acme"]
+            text = instructions(want_for(configuration, "linear-acme"), type(source)("x", profile), ["env:SECRET"])
+            assert f"{PUBLIC}/hooks/linear-acme" in text or profile.name == "forge"
+    assert "wire" in main.commands

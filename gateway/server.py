@@ -35,7 +35,7 @@ from gateway.reload import Reloader, log_inactive
 from gateway.renewal import Renewer
 from gateway.rollover import Rollover
 from gateway.sender import sender_id, with_sender
-from gateway.settings import Configuration, load_configuration, resolve
+from gateway.settings import Base, Configuration, load_configuration, resolve
 from gateway.storage import open_store
 from gateway.store import Store
 from gateway.subscriptions import Enrolled

@@ -11,11 +11,9 @@ from pathlib import Path
 from gateway import log
 from gateway.app import Gateway
 from gateway.errors import ConfigError
-from gateway.settings import Configuration, load_configuration
+from gateway.settings import Configuration, folder_stamp, load_configuration
 
 POLL_S = 1.0  # a change is taken when two looks in a row saw the same: within about two seconds, and never half written
-
-Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 class Reloader:
@@ -32,13 +30,13 @@ class Reloader:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        taken = last = await asyncio.to_thread(stamp, self._folder())
+        taken = last = self._gateway.configuration.stamp
         while True:
             asked = await self._wait()
-            now = await asyncio.to_thread(stamp, self._folder())
+            now = await asyncio.to_thread(folder_stamp, self._folder())
             if asked or (now != taken and now == last):
-                taken = now  # a refused set is tried again when it changes again, not every second
-                await reload(self._gateway)
+                # a refused set is tried again when it changes again, not every second
+                taken = self._gateway.configuration.stamp if await reload(self._gateway) else now
             last = now
 
     async def _wait(self) -> bool:
@@ -55,22 +53,11 @@ class Reloader:
         return configuration.file.parent / configuration.settings.subscriptions.path
 
 
-def stamp(folder: Path) -> Stamp:
-    """What tells one state of the folder from another, without reading a file."""
-    found = []
-    for file in sorted((*folder.glob("*.json"), *folder.glob("*.toml"))):
-        try:
-            status = file.stat()
-        except OSError:  # gone between the two calls: the next look sees it
-            continue
-        found.append((file.name, status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
-
-
-async def reload(gateway: Gateway) -> None:
-    """Take the configuration anew; a bad one keeps the old and says so."""
+async def reload(gateway: Gateway) -> bool:
+    """Take the configuration anew; a bad one keeps the old and says so. False: it was bad."""
+    before = gateway.configuration
     try:
-        configuration = await asyncio.to_thread(load_configuration, gateway.configuration.file)
+        configuration = await asyncio.to_thread(load_configuration, before.file, before)
         gateway.keys.replace(configuration.settings)
     except ConfigError as error:
         for problem in error.problems:
@@ -81,6 +68,8 @@ async def reload(gateway: Gateway) -> None:
         gateway.configuration = gateway.prepare(configuration)
         log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
         log_inactive(configuration)
+        return True
+    return False
 
 
 def log_inactive(configuration: Configuration) -> None:

@@ -5,6 +5,7 @@ ConfigError. Secrets are references (`env:NAME`, `file:/path`); their values are
 """
 
 import difflib
+import hashlib
 import ipaddress
 import os
 import pwd
@@ -12,7 +13,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -22,13 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gateway.errors import ConfigError, Problem
 from gateway.overload import networks
 from gateway.profiles import JwtProof, Profile, Source, load_profiles
-from gateway.subscriptions import Enrolled, Index, build_index, load_subscription
+from gateway.subscriptions import Enrolled, Index, Subscription, build_index, load_subscription
 from gateway.verify import secret_problem
 
 NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
 MODES = ("auto", "ask", "deny")
 GITHUB_ACTIONS_BOT = 41898282  # https://api.github.com/users/github-actions%5Bbot%5D: any job's token acts as it
 Mode = Literal["auto", "ask", "deny"]
+Stamp = tuple[tuple[str, int, int, int], ...]  # name, time of change, size and inode of each file
 
 
 class Model(BaseModel):
@@ -266,6 +268,8 @@ class Configuration:
     sources: Mapping[str, Source]
     enrolled: tuple[Enrolled, ...]
     index: Index
+    documents: Mapping[bytes, Subscription] = field(default_factory=dict)  # by the SHA-256 of their bytes
+    stamp: Stamp = ()
 
 
 def data_folder(name: str) -> Path:
@@ -307,16 +311,20 @@ def resolve(reference: str) -> bytes:
     return value
 
 
-def load_configuration(path: Path) -> Configuration:
-    """Read the file and everything it names. Raises ConfigError with every problem found."""
+def load_configuration(path: Path, before: Configuration | None = None) -> Configuration:
+    """Read the file and everything it names. Raises ConfigError with every problem found.
+
+    Documents that are unchanged since `before` are not compiled again: a change among ten thousand is taken in a second.
+    """
     base, problems = _load_base(path, secrets=True)
-    enrolled, found = _enrolled(path, base.settings, base.sources)
-    problems += found
+    stamp = folder_stamp(base.folder)  # before reading: what changes while we read is seen at the next look
+    documents, broken = _documents(base.folder, {} if before is None else before.documents)
+    enrolled, found = _enrolled(base, documents)
+    problems += broken + found
     if problems:
         raise ConfigError(problems)
-    return Configuration(
-        path, base.settings, base.profiles, base.sources, enrolled, build_index(enrolled, base.sources)
-    )
+    index = build_index(enrolled, base.sources)
+    return Configuration(path, base.settings, base.profiles, base.sources, enrolled, index, documents, stamp)
 
 
 def load_base(path: Path) -> Base:
@@ -332,7 +340,21 @@ def load_base(path: Path) -> Base:
 
 def enrollments(base: Base) -> tuple[tuple[Enrolled, ...], list[Problem]]:
     """Read what is enrolled, with the problems instead of an error: what is broken is left out and told."""
-    return _enrolled(base.file, base.settings, base.sources)
+    documents, broken = _documents(base.folder, {})
+    enrolled, problems = _enrolled(base, documents)
+    return enrolled, broken + problems
+
+
+def folder_stamp(folder: Path) -> Stamp:
+    """What tells one state of the subscriptions folder from another, without reading a file."""
+    found = []
+    for file in sorted((*folder.glob("*.json"), *folder.glob("*.toml"))):
+        try:
+            status = file.stat()
+        except OSError:  # gone between the two calls: the next look sees it
+            continue
+        found.append((file.name, status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)
 
 
 def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
@@ -481,21 +503,28 @@ def _unresolved(reference: str) -> str | None:
     return None
 
 
-def _enrolled(
-    path: Path,
-    settings: Settings,
-    sources: Mapping[str, Source],
-) -> tuple[tuple[Enrolled, ...], list[Problem]]:
-    folder = path.parent / settings.subscriptions.path
+def _documents(folder: Path, known: Mapping[bytes, Subscription]) -> tuple[dict[bytes, Subscription], list[Problem]]:
+    """Load the folder's documents by the SHA-256 of their bytes; one that is known is taken as it is."""
     problems: list[Problem] = []
-    documents = {}
+    documents: dict[bytes, Subscription] = {}
     for file in sorted(folder.glob("*.json")):
         try:
-            subscription = load_subscription(file.read_bytes(), str(file))
+            data = file.read_bytes()
+            key = hashlib.sha256(data).digest()
+            documents[key] = known[key] if key in known else load_subscription(data, str(file))
+        except OSError as error:
+            problems.append(
+                Problem(str(file), "", f"cannot be read: {error.strerror}", "make it readable, or remove it")
+            )
         except ConfigError as error:
             problems += error.problems
-        else:
-            documents[subscription.digest] = subscription
+    return documents, problems
+
+
+def _enrolled(base: Base, loaded: Mapping[bytes, Subscription]) -> tuple[tuple[Enrolled, ...], list[Problem]]:
+    path, settings, sources, folder = base.file, base.settings, base.sources, base.folder
+    problems: list[Problem] = []
+    documents = {subscription.digest: subscription for subscription in loaded.values()}
     entries = [(path, f"enrollments.{n}", entry) for n, entry in enumerate(settings.enrollments)]
     for file in sorted(folder.glob("*.toml")):
         try:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gateway.app import Gateway, admin_app, delivery_query, public_app
 from gateway.demo import KID, load_samples, make_secret
 from gateway.errors import Unavailable
-from gateway.profiles import JwtProof
+from gateway.profiles import JwtProof, load_profile
 from gateway.sender import with_sender
 from gateway.settings import Configuration, data_folder, load_configuration
 from gateway.signing import fill, prepare, sign
@@ -127,7 +127,7 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
         lines += [f"[sources.{sample['source']}]", f'profile = "{sample["profile"]}"']
         if sample["profile"] != "forge":
             secret = folder / sample["source"]
-            secret.write_bytes(b"whsec_" + b"A" * 44 if "gitlab" in sample["profile"] else b"x" * 40)
+            secret.write_bytes(make_secret(load_profile(data_folder("profiles") / f"{sample['profile']}.yaml")))
             lines.append(f'secrets = ["file:{secret}"]')
         lines += [f"identity.{key} = {json.dumps(value)}" for key, value in sample.get("identity", {}).items()]
         document = json.loads((data_folder("subscriptions") / "examples" / sample["subscription"]).read_bytes())

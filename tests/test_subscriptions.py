@@ -25,6 +25,10 @@ NAMES = [
     "teams-channel-message-created",
     "confluence-page-created",
     "gitlab-merge-request-opened",
+    "jira-issue-closed",
+    "azure-devops-work-item-closed",
+    "sentry-error-created",
+    "servicenow-incident-updated",
 ]
 LINEAR = {"workspace": "acme", "organizations": ["o"], "teams": ["t"]}
 

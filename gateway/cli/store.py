@@ -1,8 +1,7 @@
 """The store for a command's own duration: the running embedded one, or one that is started and stopped here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import click
@@ -14,19 +13,10 @@ from gateway.store import Store
 T = TypeVar("T")
 
 
-@asynccontextmanager
-async def opened(base: Base) -> AsyncIterator[Store]:
-    """Open the configured store. Raises Unavailable or ConfigError."""
-    from gateway.storage import open_store  # noqa: PLC0415 (commands that ask no store start faster)
-
-    async with AsyncExitStack() as stack:
-        store, _ = await open_store(stack, base)
-        await store.ping()
-        yield store
-
-
 def ask(base: Base, question: Callable[[Store], Awaitable[T]]) -> T:
     """Open the store, ask it one thing, close it. Raises Unavailable or ConfigError."""
+
+    from gateway.storage import opened  # noqa: PLC0415 (commands that ask no store start faster)
 
     async def work() -> T:
         async with opened(base) as store:

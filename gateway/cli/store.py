@@ -15,7 +15,6 @@ T = TypeVar("T")
 
 def ask(base: Base, question: Callable[[Store], Awaitable[T]]) -> T:
     """Open the store, ask it one thing, close it. Raises Unavailable or ConfigError."""
-
     from gateway.storage import opened  # noqa: PLC0415 (commands that ask no store start faster)
 
     async def work() -> T:

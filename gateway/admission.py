@@ -43,6 +43,8 @@ class Run:
     run_id: str
     events: int
     envelope_digest: str
+    dispatch: str = ""
+    delivery: str | None = None  # the first of the dispatch: its trace
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer's body."""
@@ -190,7 +192,8 @@ class Admission:
             workflow_sha=proven.workflow_sha,
             attested=enrolled.attested or None,
         )
-        return Run(proven.run_id, known.count, known.envelope_digest)
+        first = known.deliveries[0] if known.deliveries else None
+        return Run(proven.run_id, known.count, known.envelope_digest, dispatch, first)
 
 
 # Refusals that a changed repository explains: the default branch is looked at again.

@@ -6,14 +6,14 @@ a provider's handshake. The answer is sent only after the store has answered.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -29,10 +29,11 @@ from gateway.overload import Overload, Overloaded
 from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
 from gateway.settings import Configuration
-from gateway.store import Admit, AdmitItem, Admitted, Dispatch, QueueEntry, Store, uuid7
+from gateway.store import Admit, AdmitItem, Admitted, QueueEntry, Store, uuid7
 from gateway.suspension import SUSPENDED, Suspensions, without_suspended
 from gateway.usage import Usage
 from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
+from gateway.watch import Watch
 
 MAX_CONSIDERED = 20
 PREFIX = "/hooks/"
@@ -67,6 +68,7 @@ class Gateway:
     prepare: Callable[[Configuration], Configuration] = lambda loaded: loaded  # what a process adds to what it loads
     overload: Overload = field(default_factory=Overload)
     usage: Usage = field(default_factory=Usage)
+    watch: Watch = field(default_factory=Watch)
     suspensions: Suspensions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -261,6 +263,16 @@ class Hooks:
             first=result.delivery if result.delivery != raw.id else None,
             matched=[f"{c.digest[:19]}:{c.trigger}" for c in result.considered if c.matched] or None,
         )
+        self.gateway.watch.delivery(
+            raw.source,
+            raw.id,
+            result.outcome,
+            result.reason,
+            key=result.key,
+            triggers=(c.trigger for c in result.considered if c.matched),
+            began=raw.received_at,
+            status=result.status,
+        )
         if not result.recorded and result.outcome is not Outcome.UNAVAILABLE:
             await self.gateway.store.record(raw.source, record(raw, result.outcome, result.reason, result.considered))
 
@@ -304,7 +316,9 @@ async def answer(
 def public_app(gateway: Gateway) -> ASGIApp:
     """What providers (and admission) reach. Deliveries pass no router or middleware: they are the hot path."""
     hooks = Hooks(gateway)
-    routed = Starlette(routes=[admission_route(lambda: gateway.admission), *health_routes(gateway)])
+    routed = Starlette(
+        routes=[admission_route(lambda: gateway.admission, gateway.watch.admission), *health_routes(gateway)]
+    )
     routed.router.redirect_slashes = False  # a redirect would repeat the sender's own Host
     others = gateway.overload.guard(routed, "/admission")
 
@@ -316,45 +330,6 @@ def public_app(gateway: Gateway) -> ASGIApp:
             await others(scope, receive, send)
 
     return public
-
-
-def admin_app(gateway: Gateway) -> Starlette:
-    """What operators reach: health and the API. It answers only for its own Host names (DNS rebinding)."""
-
-    async def deliveries(request: Request) -> Response:
-        try:
-            page = await gateway.store.deliveries(**delivery_query(request.query_params))
-            named = [ident for row in page.rows for ident in row.get("dispatch_ids", ())]
-            known = {d.id: d for d in await gateway.store.dispatches(named)}
-        except ValueError as error:
-            return JSONResponse({"error": str(error)}, 400)
-        except Unavailable as error:
-            return JSONResponse({"error": error.reason}, 503, {"retry-after": str(error.retry_after_s)})
-        return JSONResponse({"deliveries": [delivery_row(row, known) for row in page.rows], "next": page.next})
-
-    return Starlette(routes=[*health_routes(gateway), Route("/api/v1/deliveries", deliveries, methods=["GET"])])
-
-
-def delivery_row(row: Mapping[str, Any], known: Mapping[str, Dispatch]) -> dict[str, Any]:
-    """A record as the API gives it, with what is still known of its dispatches."""
-    shown = {key: value for key, value in row.items() if key != "dispatch_ids"}
-    named = [known[ident] for ident in row.get("dispatch_ids", ()) if ident in known]
-    shown["dispatches"] = [{"id": d.id, "status": d.status, "admitted": d.run is not None} for d in named]
-    return shown
-
-
-def delivery_query(params: Mapping[str, str]) -> dict[str, Any]:
-    """The API's parameters, or ValueError that says which is wrong."""
-    unknown = params.keys() - {"source", "outcome", "limit", "next"}
-    if unknown:
-        raise ValueError(f"unknown parameter {min(unknown)}")
-    outcome = params.get("outcome")
-    if outcome is not None and outcome not in set(Outcome):
-        raise ValueError("outcome must be one of " + ", ".join(Outcome))
-    limit = params.get("limit", "100")
-    if not (limit.isascii() and limit.isdecimal()) or not 1 <= int(limit[:4]) <= 500:
-        raise ValueError("limit must be 1 to 500")
-    return {"source": params.get("source"), "outcome": outcome, "limit": int(limit), "before": params.get("next")}
 
 
 def health_routes(gateway: Gateway) -> list[Route]:

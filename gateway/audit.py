@@ -14,7 +14,19 @@ from gateway.storage import opened
 from gateway.store import Store
 
 ACTIONS = frozenset(
-    {"enroll", "revoke", "mode", "answer", "replay", "dead-replay", "dead-discard", "wire", "reconcile", "login"}
+    {
+        "enroll",
+        "revoke",
+        "mode",
+        "answer",
+        "replay",
+        "dead-replay",
+        "dead-discard",
+        "wire",
+        "reconcile",
+        "login",
+        "test",
+    }
 )
 
 

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.profiles import JwtProof, Profile, load_profiles
+from gateway.samples import load_samples
 from gateway.settings import data_folder
 from gateway.signing import fill, prepare, sign
 
@@ -66,11 +67,6 @@ class Line:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def load_samples() -> list[dict[str, Any]]:
-    """The shipped sample deliveries, one file a provider."""
-    return [json.loads(path.read_text()) for path in sorted((data_folder("subscriptions") / "samples").glob("*.json"))]
-
-
 def free_port() -> int:
     """A port that was free just now on loopback."""
     with socket.socket() as probe:
@@ -88,6 +84,7 @@ class Stage:
         self.profiles = load_profiles(data_folder("profiles"))
         self.secrets = {s["source"]: make_secret(self.profiles[s["profile"]]) for s in self.samples}
         self.forge_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.operator_token = secrets.token_urlsafe(24)
         self.public = f"http://127.0.0.1:{free_port()}"
         self.admin = f"http://127.0.0.1:{free_port()}"
         self.github = ""
@@ -175,10 +172,12 @@ class Stage:
     def _configure(self) -> None:
         enrolled = self.folder / "enrolled"
         enrolled.mkdir()
+        self._private("operator", self.operator_token.encode())
         lines = [
             "[server]",
             f'bind = "{self.public.removeprefix("http://")}"',
             f'admin_bind = "{self.admin.removeprefix("http://")}"',
+            f'operator_tokens = ["file:{self.folder}/operator"]',
             "[store]",
             'embedded = "store"',
             "[github]",

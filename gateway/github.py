@@ -24,6 +24,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from gateway.errors import ConfigError, Problem, Unavailable
+from gateway.metrics import Rate
 
 # https://docs.github.com/en/rest/about-the-rest-api/api-versions
 API_VERSION = "2022-11-28"
@@ -185,6 +186,7 @@ class GitHubApp:
         self._jwt: tuple[float, str] | None = None
         self._tokens: dict[_Scope, _Token] = {}
         self._minting: dict[_Scope, asyncio.Task[_Token | Answer]] = {}
+        self.rates: dict[int, Rate] = {}  # what each installation's last answer said of its budget
         self._limited: dict[int, int] = {}  # consecutive unstated rate limits of an installation
 
     def __repr__(self) -> str:
@@ -302,6 +304,8 @@ class GitHubApp:
             if isinstance(token, Answer):
                 return token
             reply = await self._call(method, where, f"Bearer {token.value}", body, accept=accept, limit=limit)
+            if not isinstance(reply, Answer) and (rate := _rate(reply.headers)) is not None:
+                self.rates[scope.installation] = rate
             if isinstance(reply, Answer) or reply.status != 401:
                 return reply
             # Only the token that was refused: a concurrent call may have brought a new one already.
@@ -534,6 +538,18 @@ def _stated_wait_s(headers: Mapping[str, str], now: float) -> float | None:
         # Against GitHub's own clock: ours may be wrong, and a reset in our past would be no wait at all.
         return float(reset) - (_http_date(headers.get("date", "")) or now)
     return None
+
+
+def _rate(headers: Mapping[str, str]) -> Rate | None:
+    """Read the budget that GitHub states beside every answer.
+
+    https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#checking-the-status-of-your-rate-limit
+    """
+    texts = [headers.get(f"x-ratelimit-{name}", "") for name in ("remaining", "limit", "reset")]
+    if not all(re.fullmatch(r"[0-9]{1,12}", text) for text in texts):
+        return None
+    remaining, limit, reset = map(int, texts)
+    return Rate(remaining, limit, reset)
 
 
 def _http_date(text: str) -> float | None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -23,12 +24,15 @@ from hypercorn.typing import ASGIFramework
 
 from gateway import asks, log
 from gateway.admission import Admission
-from gateway.app import Gateway, admin_app, public_app
+from gateway.app import Gateway, public_app
+from gateway.console import admin_app
 from gateway.destination import Destinations
-from gateway.dispatcher import Dispatcher
+from gateway.dispatcher import Dispatcher, Settled
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
+from gateway.health import Lookout
 from gateway.keys import Keys
+from gateway.notify import Notifier
 from gateway.overload import Bounds, Overload, networks
 from gateway.reconcile import Reconciler
 from gateway.reload import Reloader, log_inactive
@@ -39,6 +43,8 @@ from gateway.settings import Base, Configuration, load_configuration, resolve
 from gateway.storage import open_store
 from gateway.store import Store
 from gateway.subscriptions import Enrolled
+from gateway.tracing import Traces
+from gateway.watch import Watch
 
 DISCARD_S = 15.0
 UNREAD_S = 30  # a client that reads nothing of its answers for so long is cut off
@@ -103,14 +109,17 @@ async def serve(
             log.event("store-unavailable", logging.ERROR, reason=error.reason)
             return 3
         session = await stack.enter_async_context(open_session())
+        watch = await open_watch(stack, configuration, store, worker=binds.get("worker"))
         gateway = Gateway(
             configuration,
             _keys(configuration, session),
             store,
             low_on_disk=low_on_disk,
             overload=_overload(configuration),
+            watch=watch,
         )
         app = github_app(configuration, session)
+        lookout = Lookout(lambda: gateway.configuration, store, github=app)
         if role != "dispatch":
             try:
                 await open_destination(stack, gateway, app)
@@ -121,15 +130,14 @@ async def serve(
         if dispatcher is not None:
             gateway.wake = dispatcher.wake
             dispatcher.share(processes)
+            await notify(stack, gateway, lookout, session)
+            renew(stack, gateway, session)
         reloader = Reloader(gateway)
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         watching = asyncio.create_task(reloader.run())
-        served = [(name, side) for name, side in _apps(gateway, role) if name in sockets]
+        served = [(name, side) for name, side in _apps(gateway, lookout, role) if name in sockets]
         tasks = [asyncio.create_task(_http(side, sockets[name], stop)) for name, side in served]
         sending = asyncio.create_task(dispatcher.run()) if dispatcher is not None else None
-        if dispatcher is not None:
-            renewing = asyncio.create_task(Renewer(lambda: gateway.configuration, store, session).run())
-            stack.callback(renewing.cancel)
         stack.push_async_callback(gateway.usage.close, store)
         _settle_memory()
         log.event(
@@ -156,8 +164,8 @@ async def serve(
     return 3 if failed else 0
 
 
-def _apps(gateway: Gateway, role: str) -> list[tuple[str, Any]]:
-    apps = [("admin", admin_app(gateway))]
+def _apps(gateway: Gateway, lookout: Lookout, role: str) -> list[tuple[str, Any]]:
+    apps: list[tuple[str, Any]] = [("admin", admin_app(gateway, lookout))]
     return apps if role == "dispatch" else [*apps, ("public", public_app(gateway))]
 
 
@@ -218,6 +226,12 @@ def rollover_of(gateway: Gateway) -> Rollover:
 
 
 def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
+    async def observe(settled: Settled) -> None:
+        answer = settled.answer
+        status, until = (None, None) if answer is None else (answer.status, answer.until)
+        facts = (settled.batch, settled.outcome, settled.reason)
+        gateway.watch.settled(*facts, status=status, took_s=settled.took_s, until=until)
+
     return Dispatcher(
         store=gateway.store,
         github=app,
@@ -225,7 +239,34 @@ def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
         sources=lambda: tuple(gateway.configuration.sources),
         carry=rollover_of(gateway).carry,
         gate=asks.gate(gateway.store),
+        observe=observe,
     )
+
+
+def renew(stack: AsyncExitStack, gateway: Gateway, session: aiohttp.ClientSession) -> None:
+    """Keep alive what expires at a provider, until the stack ends."""
+    renewing = asyncio.create_task(Renewer(lambda: gateway.configuration, gateway.store, session).run())
+    stack.callback(renewing.cancel)
+
+
+async def notify(stack: AsyncExitStack, gateway: Gateway, lookout: Lookout, session: aiohttp.ClientSession) -> None:
+    """Tell the operator's webhook what needs a person, where one is configured; ended by the stack."""
+    settings, profiles = gateway.configuration.settings.notifications, gateway.configuration.profiles
+    if settings is not None:
+        notifier = Notifier(
+            settings, profiles["standard-webhooks"], gateway.store, lookout, session, gateway.watch.metrics
+        )
+        await stack.enter_async_context(notifier.running())
+
+
+async def open_watch(stack: AsyncExitStack, configuration: Configuration, store: Store, worker: str | None) -> Watch:
+    """Start counting, and tracing where it is configured; ended by the stack. `worker` is one of several on a machine."""
+    settings = configuration.settings.tracing
+    traces = None if settings is None else Traces.open(settings, str(configuration.file))
+    group = None if worker is None else f"{socket.gethostname()}:{os.getppid()}"
+    watch = Watch(traces, worker=worker or "0", group=group)
+    await stack.enter_async_context(watch.running(store))
+    return watch
 
 
 async def _http(app: ASGIFramework, listener: socket.socket, stop: asyncio.Event) -> None:

@@ -75,6 +75,7 @@ class Server(Model):
     bind: str = "0.0.0.0:8080"
     admin_bind: str = "127.0.0.1:8081"
     operator_tokens: tuple[str, ...] = ()
+    admin_hosts: tuple[str, ...] = ()
     public_url: str | None = None
     workers: int = Field(default=1, ge=1, le=64)
     body_limit_bytes: int = Field(default=26_214_400, ge=1024, le=104_857_600)
@@ -155,6 +156,27 @@ class AdmissionSettings(Model):
     _urls = field_validator("issuer", "jwks_url")(check_https)
 
 
+class Notifications(Model):
+    """`[notifications]`: the operator's own webhook, signed as Standard Webhooks."""
+
+    url: str
+    secret: str
+    repeat_s: int = Field(default=86_400, ge=300, le=2_592_000)
+    hourly: int = Field(default=30, ge=1, le=1000)
+
+    _url = field_validator("url")(check_https)
+    _secret = field_validator("secret")(check_reference)
+
+
+class Tracing(Model):
+    """`[tracing]`: where OpenTelemetry traces go (OTLP over HTTP), and which share of deliveries is traced."""
+
+    endpoint: str
+    ratio: float = Field(default=1.0, ge=0, le=1)
+
+    _url = field_validator("endpoint")(check_https)
+
+
 class SubscriptionsSettings(Model):
     """`[subscriptions]`: the folder of enrolled documents, relative to the configuration file."""
 
@@ -185,6 +207,7 @@ class SourceSettings(Model):
     mode: Mode = "auto"
     jwks_url: str | None = None
     body_limit_bytes: int | None = Field(default=None, ge=1024)
+    silent_after_s: float = Field(default=86_400, ge=0)
     api_url: str | None = None
     api_token: str | None = None
     api_oauth: OAuth | None = None
@@ -239,6 +262,8 @@ class Settings(Model):
     github: GitHub
     admission: AdmissionSettings = AdmissionSettings()
     subscriptions: SubscriptionsSettings = SubscriptionsSettings()
+    notifications: Notifications | None = None
+    tracing: Tracing | None = None
     sources: Mapping[str, SourceSettings]
     enrollments: tuple[Enrollment, ...] = ()
 
@@ -380,7 +405,7 @@ def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
             source.freshness_s,
         )
     if secrets:
-        problems += _secret_problems(path, settings, sources)
+        problems += _secret_problems(path, settings, sources) + _operator_problems(path, settings, profiles)
     return Base(path, settings, profiles, sources), problems
 
 
@@ -396,6 +421,24 @@ def _secret_problems(path: Path, settings: Settings, sources: Mapping[str, Sourc
         for label, reference, _ in settings.sources[name].references()
         if _unresolved(reference) is None and (error := secret_problem(source.profile.proof, resolve(reference)))
     ]
+
+
+def _operator_problems(path: Path, settings: Settings, profiles: Mapping[str, Profile]) -> list[Problem]:
+    """What an operator's own secrets must be: a token long enough to withstand guessing, a Standard Webhooks secret."""
+    fix = "use 16 or more random characters, such as the output of: openssl rand -base64 24"
+    problems = [
+        Problem(str(path), f"server.operator_tokens.{place}", f"{reference} is shorter than 16 bytes", fix)
+        for place, reference in enumerate(settings.server.operator_tokens)
+        if _unresolved(reference) is None and len(resolve(reference)) < 16
+    ]
+    notifications = settings.notifications
+    if notifications is not None and _unresolved(notifications.secret) is None:
+        error = secret_problem(profiles["standard-webhooks"].proof, resolve(notifications.secret))
+        if error is None and resolve(notifications.secret).startswith(b"whpk_"):
+            error = "is a public key, which cannot sign"
+        if error is not None:
+            problems.append(Problem(str(path), "notifications.secret", error, "give the secret that your receiver has"))
+    return problems
 
 
 def _parse(path: Path) -> Settings:
@@ -486,6 +529,8 @@ def _source_problems(path: Path, key: str, source: SourceSettings, profile: Prof
 def _references(settings: Settings) -> list[tuple[str, str]]:
     found = [("github.private_key", settings.github.private_key)]
     found += [(f"server.operator_tokens.{n}", r) for n, r in enumerate(settings.server.operator_tokens)]
+    if settings.notifications:
+        found.append(("notifications.secret", settings.notifications.secret))
     for name, source in settings.sources.items():
         found += [(f"sources.{name}.secrets.{label}", reference) for label, reference, _ in source.references()]
         if source.api_token:

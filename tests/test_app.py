@@ -14,10 +14,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.app import Gateway, admin_app, delivery_query, public_app
-from gateway.demo import KID, load_samples, make_secret
+from gateway.app import Gateway, public_app
+from gateway.console import admin_app
+from gateway.deliveries import delivery_query
+from gateway.demo import KID, make_secret
 from gateway.errors import Unavailable
 from gateway.profiles import JwtProof, load_profile
+from gateway.samples import load_samples
 from gateway.sender import with_sender
 from gateway.settings import Configuration, data_folder, load_configuration
 from gateway.signing import fill, prepare, sign

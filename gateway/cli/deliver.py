@@ -13,10 +13,10 @@ import click
 
 from gateway.cli.explain import read_headers
 from gateway.cli.options import config_option, json_option
-from gateway.demo import load_samples
 from gateway.errors import Unavailable
 from gateway.pointers import parse
-from gateway.profiles import ClientStateProof, Ed25519Proof, JwtProof, Profile, Source
+from gateway.profiles import Ed25519Proof, JwtProof, Profile, Source
+from gateway.samples import fitting, load_samples
 from gateway.settings import Base, load_base, resolve
 from gateway.signing import prepare, sign
 
@@ -80,8 +80,7 @@ def _sample(source: Source, file: Path | None, headers: Path | None) -> dict[str
     if file is None:
         if shipped is None:
             raise click.UsageError(f"no sample is shipped for profile {profile.name}; give one with --file")
-        sample = dict(shipped)
-        _identify(sample["body"], source)
+        sample = fitting(shipped, source)
     else:
         sample = _given(file, profile, shipped or {})
     given = {name.decode(): value.decode() for name, value in read_headers(headers)}
@@ -99,17 +98,6 @@ def _given(file: Path, profile: Profile, shipped: Mapping[str, Any]) -> dict[str
     if isinstance(document, dict) and profile.freshness is not None and profile.freshness.at.startswith("/"):
         _set(document, profile.freshness.at, f"$now_{profile.freshness.unit}")
     return {"headers": shipped.get("headers", {}), "body": document}
-
-
-def _identify(body: Any, source: Source) -> None:
-    """Make the sample come from the tenant that the source names."""
-    items = [body]
-    if isinstance(source.profile.proof, ClientStateProof):
-        items = body[source.profile.proof.items.removeprefix("/")]
-    for name, pointer in source.profile.identity.items():
-        if pointer.startswith("/") and source.identity.get(name):
-            for item in items:
-                _set(item, pointer, source.identity[name][0])
 
 
 def _set(document: Any, pointer: str, value: Any) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from gateway.app import delivery_row
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
+from gateway.deliveries import delivery_row
 from gateway.delivery import Outcome
 from gateway.settings import load_base
 from gateway.store import Store

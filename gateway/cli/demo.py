@@ -41,7 +41,7 @@ async def _demo(*, once: bool, as_json: bool) -> int:
             )
             console.print(f"\n{verdict}")
         if not once:
-            console.print(f"serving until Ctrl-C; records: {stage.admin}/api/v1/deliveries")
+            console.print(f"serving until Ctrl-C; console: {stage.admin}/ (operator token: {stage.operator_token})")
             await stage.until_interrupted()
     return 1 if wrong else 0
 

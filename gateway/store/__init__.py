@@ -16,9 +16,11 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 | `{source}:notices` | hash | providers' notices not acted on yet | 1,000 fields, 7 days |
 | `{source}:used` | hash | last use of each secret, by reference | 400 days |
 | `{source}:rec:<class>`, `...:at` | hash, sorted set | delivery records | cap, age |
+| `{source}:flow` | hash | counts of the last day, times of the last ones | swept buckets, 180 days |
 | `{source}:rec:events`, `rec:dispatches` | hash | projected events and dispatches of recorded deliveries | trimmed with them |
 | `gw:dispatch:<id>` | string | source of a dispatch | 38 days |
 | `gw:run-jti:<id>` | string | dispatch and run of a token | 1 hour |
+| `gw:metrics:<group>`, `...:<worker>` | set, string | metrics pages of one machine's processes | 1 minute |
 | `gw:park` | hash | parked installations | TTL: the latest end |
 | `gw:sources` | set | sources | 30 days |
 | `gw:suspended` | hash | suspended subscriptions | one field a subscription |
@@ -29,7 +31,9 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 
 from gateway.store.client import check_durability
 from gateway.store.facade import Store
+from gateway.store.flow import BUCKET_S, BUCKETS, Flow
 from gateway.store.ids import uuid7
+from gateway.store.lanes import Lane
 from gateway.store.trail import Ask, Notice
 from gateway.store.types import (
     Admit,
@@ -45,6 +49,8 @@ from gateway.store.types import (
 )
 
 __all__ = [
+    "BUCKETS",
+    "BUCKET_S",
     "Admit",
     "AdmitItem",
     "Admitted",
@@ -52,7 +58,9 @@ __all__ = [
     "Batch",
     "Depth",
     "Dispatch",
+    "Flow",
     "ItemResult",
+    "Lane",
     "Limits",
     "Notice",
     "Page",

@@ -1,4 +1,4 @@
-"""`Store`: the one thing that knows a key name. Its parts are admission, queue, records and shared state."""
+"""`Store`: the one thing that knows a key name. Its parts are admission, queue, records, flow and shared state."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,8 @@ from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.store.admission import GroupCommit
 from gateway.store.client import Client, bounded
 from gateway.store.connect import client_for
+from gateway.store.flow import Flows
+from gateway.store.lanes import Lanes
 from gateway.store.queue import Queue
 from gateway.store.records import Records
 from gateway.store.state import SharedState
@@ -20,7 +22,7 @@ NO_WAIT = (
 )
 
 
-class Store(Queue, Records, SharedState, Trail):
+class Store(Queue, Records, SharedState, Trail, Flows, Lanes):
     """The durable store. Every method that asks the server takes two seconds at most for each exchange, else raises Unavailable.
 
     After an Unavailable nothing has happened or all of it has; asking again is always right. Connections are made anew

@@ -17,6 +17,7 @@ from gateway.store.types import Limits, Page, QueueEntry
 
 log = logging.getLogger(__name__)
 CLASSES = ("admitted", "authentic", "refused")  # each capped on its own, so that no class pushes another out
+UNPROVEN_HANDSHAKE = "url-validation"  # answered for whoever asks
 FLUSH_S = 1.0
 BUFFER = 2_000  # rows of one second; more are dropped and counted
 CHUNK = 200
@@ -51,8 +52,10 @@ def micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
-def _class_of(outcome: str) -> str:
-    return "refused" if outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE) else "authentic"
+def _class_of(outcome: str, reason: str | None) -> str:
+    """Tell where a record belongs: what nobody has proven must not push out what somebody has."""
+    unproven = outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE) or reason == UNPROVEN_HANDSHAKE
+    return "refused" if unproven else "authentic"
 
 
 def read_record(text: str) -> dict[str, Any]:
@@ -94,8 +97,8 @@ class Records:
             self.dropped += 1
             return
         row = orjson.loads(record)
-        at = micros(float(row["received_at"]))
-        self._buffer.setdefault(source, []).append((str(row["id"]), at, _class_of(row["outcome"]), record))
+        at, kind = micros(float(row["received_at"])), _class_of(row["outcome"], row.get("reason"))
+        self._buffer.setdefault(source, []).append((str(row["id"]), at, kind, record))
         self._size += 1
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._flush_later())
@@ -251,7 +254,9 @@ def _may_hold(name: str, outcome: str | None) -> bool:
         return True
     if outcome in (Outcome.FORWARDED, Outcome.DUPLICATE):
         return name == "admitted"
-    return name == _class_of(outcome)
+    if outcome == Outcome.HANDSHAKE:
+        return name != "admitted"
+    return name == _class_of(outcome, None)
 
 
 def _row(text: str | None, link: str | None) -> dict[str, Any] | None:

@@ -1,0 +1,400 @@
+"""The pages: server-rendered, live by fetching themselves anew. Every one but the login needs an operator's session."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from gateway import audit, log
+from gateway.app import Gateway
+from gateway.console import words
+from gateway.console.acts import Acts
+from gateway.console.api import Wrong, read_body
+from gateway.console.picture import draw
+from gateway.console.session import COOKIE, Operator, Operators, good_form, keep, same_origin
+from gateway.deliveries import delivery_page, one_delivery
+from gateway.delivery import Outcome
+from gateway.errors import Unavailable
+from gateway.health import Look, Lookout, SourceHealth
+from gateway.tracing import trace_id
+
+Page = Callable[[Request, Operator], Awaitable[Response]]
+Change = Callable[[Request, Operator, dict[str, list[str]]], Awaitable[Response]]
+NOT_ANSWERED = {
+    "unknown": "Nobody is asked about this dispatch.",
+    "already": "It was answered before: the first answer stands.",
+    "expired": "The question has ended: the dispatch is, or will be, a dead letter.",
+}
+ORDER = ("unknown", "failing", "stuck", "silent", "new", "flowing")
+
+
+class Pages:
+    """The routes and what they show."""
+
+    def __init__(self, gateway: Gateway, lookout: Lookout, operators: Operators, acts: Acts) -> None:
+        self._gateway, self._lookout, self._operators, self._acts = gateway, lookout, operators, acts
+        self._templates = Environment(
+            loader=PackageLoader("gateway.console"),
+            autoescape=select_autoescape(default=True, default_for_string=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {"age": words.age, "clock": clock, "utc": utc, "short": short}
+        self._templates.globals |= {
+            "health_words": words.HEALTH,
+            "dispatch_words": words.DISPATCH,
+            "settled_words": words.SETTLED,
+            "about_test": words.about_test,
+        }
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+
+        def page(path: str, show: Page) -> Route:
+            return Route(path, self._shown(show), methods=["GET"])
+
+        def form(path: str, change: Change) -> Route:
+            return Route(path, self._changed(change), methods=["POST"])
+
+        return [
+            Route("/login", self._login_page, methods=["GET"]),
+            Route("/login", self._login, methods=["POST"]),
+            form("/logout", self._logout),
+            page("/", self._overview),
+            page("/deliveries", self._deliveries),
+            page("/deliveries/{id}", self._delivery),
+            page("/sources/{name}", self._source),
+            form("/sources/{name}/test", self._test),
+            page("/subscriptions", self._subscriptions),
+            page("/dead", self._dead),
+            form("/dead", self._settle),
+            page("/asks", self._asks),
+            form("/asks", self._answer),
+        ]
+
+    def errors(self) -> Mapping[Any, Any]:
+        """Pages for what went wrong."""
+
+        async def plain(request: Request, error: Exception) -> Response:
+            assert isinstance(error, HTTPException)
+            return self._told(
+                request, error.status_code, "Not found" if error.status_code == 404 else "Not possible", ""
+            )
+
+        return {HTTPException: plain}
+
+    # -- who ---------------------------------------------------------------------------------------------------------
+
+    def _shown(self, show: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def get(request: Request) -> Response:
+            operator = self._operators.of_session(request)
+            if operator is None:
+                after = "?kept=no" if "signed-in" in request.query_params else ""
+                return RedirectResponse(f"/login{after}", 303)
+            return await self._safely(request, show(request, operator))
+
+        return get
+
+    def _changed(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
+        async def post(request: Request) -> Response:
+            operator = self._operators.of_session(request)
+            if operator is None:
+                return RedirectResponse("/login", 303)
+            try:
+                fields = await _form(request)
+            except Wrong as error:
+                return self._told(request, error.status, "Not possible", error.text)
+            if not same_origin(request) or not good_form(operator, fields.get("csrf", [""])[0]):
+                return self._told(
+                    request, 403, "Refused", "This form was not made for your session. Load the page anew."
+                )
+            return await self._safely(request, change(request, operator, fields))
+
+        return post
+
+    async def _safely(self, request: Request, work: Awaitable[Response]) -> Response:
+        try:
+            return await work
+        except Unavailable as error:
+            text = f"The store does not answer ({error.reason}). Deliveries are answered 503 until it is back."
+            return self._told(request, 503, "The store is away", text)
+        except Wrong as error:
+            return self._told(request, error.status, "Not found" if error.status == 404 else "Not possible", error.text)
+
+    async def _login_page(self, request: Request) -> Response:
+        if self._operators.of_session(request) is not None:
+            return RedirectResponse("/", 303)
+        return self._login_form(200, "kept" if request.query_params.get("kept") == "no" else "")
+
+    def _login_form(self, status: int, problem: str) -> Response:
+        return self._render("login.html", status, problem=problem, configured=self._operators.configured)
+
+    async def _login(self, request: Request) -> Response:
+        if not same_origin(request):
+            return self._told(request, 403, "Refused", "Log in on the login page.")
+        try:
+            fields = await _form(request)
+        except Wrong as error:
+            return self._told(request, error.status, "Not possible", error.text)
+        if self._operators.locked:
+            return self._login_form(429, "locked")
+        cookie = self._operators.login(fields.get("token", [""])[0].strip())
+        if cookie is None:
+            log.event("login-refused")
+            return self._login_form(401, "wrong")
+        with suppress(Unavailable):  # a store that is away is what an operator wants to look at
+            await audit.record(self._gateway.store, "login", f"operator/{cookie.split('.')[1]}")
+        response = RedirectResponse("/?signed-in", 303)
+        keep(response, request, cookie)
+        return response
+
+    async def _logout(self, _request: Request, _operator: Operator, _fields: dict[str, list[str]]) -> Response:
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE, path="/")
+        return response
+
+    # -- pages -------------------------------------------------------------------------------------------------------
+
+    async def _overview(self, _request: Request, operator: Operator) -> Response:
+        look = await self._lookout.look()
+        sources = sorted(look.sources, key=lambda one: (ORDER.index(one.state), one.name))
+        known = {one.subscription.digest: one for one in self._gateway.configuration.enrolled}
+        return self._render(
+            "overview.html",
+            look=look,
+            operator=operator,
+            sources=sources,
+            picture=draw(one.flow for one in look.sources),
+            lanes=sorted(look.lanes, key=lambda lane: (lane.head.sealed_at if lane.head else None) or lane.due)[:20],
+            known=known,
+            suspended=[row for row in look.subscriptions if row.state != "active"],
+            summary=summary(look),
+            enrolled=len(known),
+        )
+
+    async def _deliveries(self, request: Request, operator: Operator) -> Response:
+        params = {key: value for key, value in request.query_params.items() if value}
+        if (ident := params.pop("id", None)) is not None:
+            return (
+                RedirectResponse(f"/deliveries/{ident.strip()[:64]}", 303)
+                if _is_id(ident)
+                else self._no_delivery(request)
+            )
+        try:
+            page = await delivery_page(self._gateway.store, {"limit": "50", **params})
+        except ValueError as error:
+            raise Wrong(400, str(error)) from None
+        older = urlencode({**{k: v for k, v in params.items() if k != "next"}, "next": page["next"] or ""})
+        return self._render(
+            "deliveries.html",
+            operator=operator,
+            rows=[{**row, "words": words.words(row["outcome"], row["reason"])} for row in page["deliveries"]],
+            older=older if page["next"] else None,
+            sources=sorted(self._gateway.configuration.sources),
+            outcomes=list(Outcome),
+            chosen=params,
+        )
+
+    def _no_delivery(self, request: Request) -> Response:
+        return self._told(request, 404, "Not found", "No such delivery, or its record was trimmed.")
+
+    async def _delivery(self, request: Request, operator: Operator) -> Response:
+        ident = request.path_params["id"]
+        row = await one_delivery(self._gateway.store, ident) if _is_id(ident) else None
+        if row is None:
+            return self._no_delivery(request)
+        known = {one.subscription.digest: one for one in self._gateway.configuration.enrolled}
+        told = words.words(row["outcome"], row["reason"])
+        traces = self._gateway.watch.traces
+        traced = traces is not None and traces.sampled(ident)
+        return self._render(
+            "delivery.html",
+            operator=operator,
+            row=row,
+            words=told,
+            steps=steps(row, told),
+            known=known,
+            trace=f"{trace_id(ident):032x}" if traced else None,
+        )
+
+    async def _source(self, request: Request, operator: Operator) -> Response:
+        name = request.path_params["name"]
+        look = await self._lookout.look()
+        source = self._gateway.configuration.sources.get(name)
+        if source is None:
+            raise Wrong(404, "No source has this name.")
+        health: SourceHealth | None = next((one for one in look.sources if one.name == name), None)
+        if health is None:
+            raise Unavailable(look.away or "store-away")
+        page = await delivery_page(self._gateway.store, {"source": name, "limit": "10"})
+        refused = await delivery_page(self._gateway.store, {"source": name, "outcome": "rejected", "limit": "1"})
+        settings, used = self._gateway.configuration.settings, await self._gateway.store.secrets_used(name)
+        hook = f"{settings.server.public_url or ''}/hooks/{name}"
+        last = refused["deliveries"][0] if refused["deliveries"] else None
+        return self._render(
+            "source.html",
+            operator=operator,
+            look=look,
+            source=source,
+            health=health,
+            picture=draw([health.flow]),
+            rows=[{**row, "words": words.words(row["outcome"], row["reason"])} for row in page["deliveries"]],
+            refused=last and {**last, "words": words.words(last["outcome"], last["reason"])},
+            subscriptions=[row for row in look.subscriptions if row.source == name],
+            secrets=[(label, used.get(reference)) for label, reference, _ in settings.sources[name].references()],
+            can_test=self._acts.can_test(name),
+            hook=hook,
+        )
+
+    async def _test(self, request: Request, operator: Operator, _fields: dict[str, list[str]]) -> Response:
+        sent = await self._acts.test(operator, request.path_params["name"])
+        if sent is None:
+            raise Wrong(404, "No sample can be signed for this source: only its provider has the key.")
+        if sent.status == 503:
+            raise Unavailable("not-taken")
+        await self._gateway.store.flush()  # a refusal's record would be written a second later
+        await self._gateway.watch.flush(self._gateway.store)
+        await self._lookout.look(fresh=True)
+        return RedirectResponse(f"/deliveries/{sent.delivery}", 303)
+
+    async def _subscriptions(self, _request: Request, operator: Operator) -> Response:
+        look = await self._lookout.look()
+        if look.away is not None:
+            raise Unavailable(look.away)
+        states = {row.digest: row for row in look.subscriptions}
+        return self._render(
+            "subscriptions.html",
+            operator=operator,
+            enrolled=[(one, states[one.subscription.digest]) for one in self._gateway.configuration.enrolled],
+        )
+
+    async def _dead(self, _request: Request, operator: Operator) -> Response:
+        look = await self._lookout.look()
+        if look.away is not None:
+            raise Unavailable(look.away)
+        known = {one.subscription.digest: one for one in self._gateway.configuration.enrolled}
+        sources = [one for one in look.sources if one.depth.dead]
+        return self._render("dead.html", operator=operator, sources=sources, known=known)
+
+    async def _settle(self, _request: Request, operator: Operator, fields: dict[str, list[str]]) -> Response:
+        ids = fields.get("id", [])[:1000]
+        if (source := fields.get("source", [""])[0]) and source in self._gateway.configuration.sources:
+            ids = await self._acts.letters(source)
+        match fields.get("act", [""])[0]:
+            case "replay":
+                await self._acts.replay(operator, ids)
+            case "discard":
+                await self._acts.discard(operator, ids)
+            case _:
+                raise Wrong(400, "Choose what to do.")
+        await self._lookout.look(fresh=True)
+        return RedirectResponse("/dead", 303)
+
+    async def _asks(self, _request: Request, operator: Operator) -> Response:
+        look = await self._lookout.look()
+        if look.away is not None:
+            raise Unavailable(look.away)
+        known = {one.subscription.digest: one for one in self._gateway.configuration.enrolled}
+        return self._render("asks.html", operator=operator, asks=look.asks, known=known)
+
+    async def _answer(self, _request: Request, operator: Operator, fields: dict[str, list[str]]) -> Response:
+        ident, answer = fields.get("id", [""])[0], fields.get("answer", [""])[0]
+        if answer not in {"yes", "no"}:
+            raise Wrong(400, "Answer yes or no.")
+        status = await self._acts.answer(operator, ident, answer)
+        await self._lookout.look(fresh=True)
+        if status != "answered":
+            raise Wrong(404 if status == "unknown" else 409, NOT_ANSWERED[status])
+        return RedirectResponse("/asks", 303)
+
+    # -- rendering ---------------------------------------------------------------------------------------------------
+
+    def _told(self, request: Request, status: int, title: str, text: str) -> Response:
+        operator = self._operators.of_session(request)
+        return self._render("told.html", status, operator=operator, title=title, text=text)
+
+    def _render(self, name: str, status: int = 200, **values: Any) -> Response:
+        template = self._templates.get_template(name)
+        return HTMLResponse(template.render({"operator": None, "now": time.time(), **values}), status)
+
+
+def summary(look: Look) -> str:
+    """The state of everything in one sentence, for the headline and for a screen reader when it changes."""
+    if look.away is not None:
+        return "The store does not answer: nothing is known, and deliveries are answered 503."
+    count = {state: sum(one.state == state for one in look.sources) for state in ORDER}
+    wrong = [f"{count[state]} {state}" for state in ("failing", "stuck", "silent") if count[state]]
+    if wrong:
+        return "Needs a look: " + ", ".join(wrong) + "."
+    if look.dead or look.asks:
+        return "Events flow; something waits for you."
+    if not count["flowing"]:
+        return "Nothing has arrived yet." if look.sources else "No source is configured."
+    return "Events flow." if not count["new"] else f"Events flow; {count['new']} without a delivery yet."
+
+
+def steps(row: Mapping[str, Any], told: words.Words) -> list[tuple[str, str]]:
+    """The stages of a delivery, each `done`, `stopped` or `not reached`."""
+    if row["outcome"] == Outcome.FORWARDED:
+        return [*((step, "done") for step in words.STEPS), *_sent(row["dispatches"])]
+    stop = words.STEPS.index(told.step)
+    if row["outcome"] == Outcome.HANDSHAKE:  # answered there: it was never to go on
+        return [(step, "done" if place <= stop else "not reached") for place, step in enumerate(words.STEPS)]
+    states = ("done", "stopped", "not reached")
+    return [(step, states[(place >= stop) + (place > stop)]) for place, step in enumerate(words.STEPS)]
+
+
+def _sent(dispatches: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What became of a delivery's dispatches, the worst of them first."""
+    if not dispatches:
+        return [("sent", "not yet"), ("admitted", "not yet")]
+    given_up = any(one["status"] in {"dead", "discarded"} for one in dispatches)
+    sent = all(one["status"] == "sent" for one in dispatches)
+    admitted = all(one["admitted"] for one in dispatches)
+    return [
+        ("sent", "stopped" if given_up else "done" if sent else "not yet"),
+        ("admitted", "done" if admitted else "not yet"),
+    ]
+
+
+async def _form(request: Request) -> dict[str, list[str]]:
+    """The fields of a form as browsers send it by default."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Wrong(415, "Not a form.")
+    try:
+        text = (await read_body(request)).decode()
+        return parse_qs(text, keep_blank_values=True, max_num_fields=2000, errors="strict")
+    except ValueError:
+        raise Wrong(400, "Not a form.") from None
+
+
+def _is_id(text: str) -> bool:
+    return len(text.strip()) == 36 and all(c in "0123456789abcdef-" for c in text.strip())
+
+
+def clock(at: float | None) -> str:
+    """A time of day, UTC; the day too where it is not today."""
+    if at is None:
+        return "never"
+    moment, today = datetime.fromtimestamp(at, UTC), datetime.now(UTC).date()
+    return moment.strftime("%H:%M:%S" if moment.date() == today else "%Y-%m-%d %H:%M")
+
+
+def utc(at: float | None) -> str:
+    """A whole time, for machines and for hovering."""
+    return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def short(digest: str) -> str:
+    """The part of a digest that tells it from others."""
+    return digest.removeprefix("sha256:")[:12]

@@ -1,0 +1,130 @@
+"""Operators: who holds a token, the browser's session that follows from one, and the proof that a form is ours.
+
+A session is a cookie signed with a key made of the operator's token: it needs no store, holds in every process, and ends
+with the token. A form carries a value made of the same key and the session's nonce, which another site cannot know.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.console.guard import LOOPBACK, host_name
+from gateway.keys import SecretValue
+
+COOKIE = "gateway_session"
+SESSION_S = 12 * 3600
+FAILURES, FAILURES_S = 10, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Who acts: the position of the token, never the token. `csrf` is what this session's forms must carry."""
+
+    name: str
+    csrf: str
+
+
+class Operators:
+    """The holders of the configured tokens."""
+
+    def __init__(self, references: Callable[[], tuple[str, ...]], clock: Callable[[], float] = time.time) -> None:
+        self._references, self._clock = references, clock
+        self._held: dict[str, SecretValue] = {}
+        self._failed: deque[float] = deque(maxlen=FAILURES)
+
+    @property
+    def configured(self) -> bool:
+        """Whether anybody can be an operator at all."""
+        return bool(self._references())
+
+    def _tokens(self) -> list[bytes]:
+        references = self._references()
+        self._held = {one: self._held.get(one) or SecretValue(one) for one in references}
+        for value in self._held.values():
+            value.refresh()
+        return [self._held[one].value for one in references]
+
+    def holder(self, token: str) -> int | None:
+        """The position of the token's holder. Every token is compared, in constant time."""
+        given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for position, value in enumerate(self._tokens()):
+            if hmac.compare_digest(given, hashlib.sha256(value).digest()):
+                found = position
+        return found
+
+    @property
+    def locked(self) -> bool:
+        """Whether too many wrong tokens came within a minute: then no token is looked at, right or wrong."""
+        return len(self._failed) == FAILURES and self._clock() - self._failed[0] < FAILURES_S
+
+    def login(self, token: str) -> str | None:
+        """Return a new session's cookie value for the right token; None counts as a failure."""
+        position = self.holder(token)
+        if position is None:
+            self._failed.append(self._clock())
+            return None
+        head = f"{int(self._clock()) + SESSION_S}.{position}.{secrets.token_urlsafe(18)}"
+        return f"{head}.{self._mac(position, 'session', head)}"
+
+    def _mac(self, position: int, purpose: str, text: str) -> str:
+        key = hashlib.sha256(b"gateway session key\0" + self._tokens()[position]).digest()
+        return hmac.new(key, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()
+
+    def of_cookie(self, cookie: str) -> Operator | None:
+        """Whose session this is, None where it is over, altered, or of a token that is no more."""
+        head, _, mac = cookie.rpartition(".")
+        end, _, rest = head.partition(".")
+        place, _, _ = rest.partition(".")
+        if not (end.isascii() and end.isdecimal() and place.isascii() and place.isdecimal() and len(place) < 4):
+            return None
+        position = int(place)
+        if position >= len(self._references()) or int(end[:12]) <= self._clock():
+            return None
+        if not hmac.compare_digest(mac.encode(), self._mac(position, "session", head).encode()):
+            return None
+        return Operator(f"operator/{position}", self._mac(position, "form", head))
+
+    def of_session(self, request: Request) -> Operator | None:
+        """Whose browser this is."""
+        cookie = request.cookies.get(COOKIE)
+        return self.of_cookie(cookie) if cookie else None
+
+    def of_bearer(self, request: Request) -> Operator | None:
+        """Whose `Authorization: Bearer` this is; wrong ones are counted as wrong logins are."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not token or self.locked:
+            return None
+        position = self.holder(token.strip())
+        if position is None:
+            self._failed.append(self._clock())
+            return None
+        return Operator(f"operator/{position}", "")
+
+
+def keep(response: Response, request: Request, cookie: str) -> None:
+    """Give the browser its session. Only a loopback name may have it without encryption."""
+    secure = host_name(request.headers) not in LOOPBACK
+    response.set_cookie(COOKIE, cookie, SESSION_S, path="/", secure=secure, httponly=True, samesite="strict")
+
+
+def same_origin(request: Request) -> bool:
+    """Whether a browser says that its own page sent this; what is no browser says nothing."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None and site not in {"same-origin", "none"}:
+        return False
+    origin = request.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").strip().lower()
+
+
+def good_form(operator: Operator, sent: str) -> bool:
+    """Whether a form carries its session's own value."""
+    return bool(operator.csrf) and hmac.compare_digest(sent.encode(), operator.csrf.encode())

@@ -1,0 +1,151 @@
+"""What slugs mean, in plain words, and what an operator can do."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Step = Literal["received", "proven", "read", "matched", "queued"]
+STEPS: tuple[Step, ...] = ("received", "proven", "read", "matched", "queued")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Where a delivery stopped, why, and what to do about it."""
+
+    step: Step
+    why: str
+    fix: str = ""
+
+
+REASONS: dict[str, Words] = {
+    "body-framing": Words(
+        "received", "Two kinds of framing at once, which proxies read differently.", "Check the proxy."
+    ),
+    "body-too-large": Words("received", "The body is larger than the limit.", "body_limit_bytes sets it."),
+    "body-too-slow": Words(
+        "received", "The body did not arrive in time.", "Look at the network between proxy and gateway."
+    ),
+    "content-encoding": Words("received", "The body is compressed; a signature covers the bytes that were sent."),
+    "header-repeated": Words("proven", "A header that proves something came twice.", "A proxy may add a copy."),
+    "signature": Words(
+        "proven",
+        "The signature does not fit: another secret, or a body that was changed on its way.",
+        "Compare the secret with the provider's, and check that no proxy rewrites bodies.",
+    ),
+    "token": Words("proven", "The token is missing, malformed or not signed by the provider's keys."),
+    "claims": Words("proven", "The token is genuine, but not for this source.", "Compare the source's identity."),
+    "freshness": Words(
+        "proven",
+        "The signed time is outside the window: a replay, a late delivery, or a wrong clock.",
+        "Check this machine's clock; freshness_s sets the window.",
+    ),
+    "replayed-token": Words("proven", "The token was used for another delivery."),
+    "json-syntax": Words("read", "The body is not JSON."),
+    "json-duplicate-key": Words("read", "The JSON has a key twice, which two readers can read differently."),
+    "json-number": Words("read", "The JSON has a number that cannot be represented."),
+    "json-depth": Words("read", "The JSON is nested too deeply."),
+    "json-size": Words("read", "The JSON has more parts than any event has."),
+    "json-shape": Words("read", "The JSON is of another kind than this provider sends."),
+    "event-missing": Words("read", "The event's name is missing."),
+    "event-mismatch": Words("read", "The event's name, which is not signed, does not fit the signed body."),
+    "handshake": Words("read", "The handshake is malformed."),
+    "identity": Words(
+        "read",
+        "Genuine, but from another tenant than this source is registered for.",
+        "Compare the source's identity with the provider's settings.",
+    ),
+    "delivery-id-missing": Words("read", "The delivery id is missing, so a repeat could not be told."),
+    "delivery-id-invalid": Words("read", "The delivery id is malformed or contradicts itself."),
+    "rich-notification": Words("read", "The notification carries encrypted content, which is not taken."),
+    "client-state": Words("proven", "An item's client state is not one of the source's secrets."),
+    "undeclared-event": Words("read", "No enrolled subscription of this source wants this kind of event."),
+    "notice": Words("read", "A notice of the provider, not an event."),
+    "own-event": Words("read", "Caused by our own App or by an id in the source's self: it would start a loop."),
+    "no-match": Words(
+        "matched", "Genuine, but no subscription matches.", "The first test that was not true is named with each below."
+    ),
+    "suspended": Words("matched", "Every subscription that matches is suspended.", "Enroll again to resume it."),
+    "duplicate": Words("queued", "The same delivery came before; nothing is queued twice."),
+    "replayed-body": Words("queued", "The same bytes came before under another id; nothing is queued twice."),
+    "url-validation": Words("proven", "The provider's check of the address, which proves nothing and changes nothing."),
+    "challenge": Words("read", "The provider's handshake was answered."),
+    "provider-test": Words("read", "A test message of the provider; it starts nothing."),
+}
+
+TESTS: dict[str, str] = {
+    "grant": "the scope value is not granted",
+    "match": "an exact value differs",
+    "types": "a value is missing or of another type",
+    "variants": "no or more than one payload shape applies",
+    "filter": "a filter that the workflow set does not hold",
+    "url": "the provider's URL disagrees with the built one",
+    "envelope": "it would make no valid envelope",
+}
+
+DISPATCH: dict[str, str] = {
+    "queued": "waits for its turn",
+    "asked": "waits for an operator's answer",
+    "sending": "was sent; the answer is not known yet",
+    "sent": "GitHub took it",
+    "dead": "a dead letter",
+    "discarded": "given up by an operator",
+}
+
+SETTLED: dict[str, str] = {
+    "not-found": "GitHub knows no such repository for this App, or the App may not write to it.",
+    "forbidden": "GitHub refuses the App here: it needs contents: write.",
+    "unprocessable": "GitHub refused the dispatch as malformed.",
+    "repository-moved": "The repository was renamed or moved; a redirect is never followed.",
+    "repository-gone": "The repository is gone.",
+    "repository-inaccessible": "The installation does not include this repository.",
+    "installation-gone": "The App is no longer installed there.",
+    "rate-limited": "GitHub's rate limit; the installation waits.",
+    "server-error": "GitHub failed; it is tried again.",
+    "timeout": "GitHub did not answer in time; it is tried again.",
+    "connection": "GitHub could not be reached; it is tried again.",
+    "app-unauthorized": "GitHub does not accept the App's key.",
+    "expired": "It could not be sent for 24 hours.",
+    "revoked": "Its subscription is no longer enrolled.",
+    "denied": "An operator or the mode said no.",
+    "suspended": "Its subscription is suspended.",
+    "asked": "An operator is asked first.",
+    "envelope-invalid": "What was queued makes no valid envelope.",
+    "workflow-hash": "The default branch has another workflow file than the enrolled one.",
+    "workflow-missing": "The default branch has no such workflow file.",
+    "workflow-pending": "The default branch does not have the enrolled workflow file yet.",
+    "workflow-superseded": "A newer enrollment of this workflow took over; its work is carried over.",
+    "repository-replaced": "Another repository has this name now.",
+    "opt-in-revoked": "The repository took its consent back.",
+}
+
+HEALTH: dict[str, str] = {
+    "flowing": "Authentic deliveries arrive.",
+    "new": "No authentic delivery yet.",
+    "silent": "No authentic delivery for longer than expected.",
+    "failing": "Most of what arrives is refused.",
+    "stuck": "Events wait for more than 15 minutes.",
+    "unknown": "The store does not answer.",
+}
+
+
+def words(outcome: str, reason: str | None) -> Words:
+    """Say where and why a delivery stopped; one that went through stopped nowhere."""
+    if outcome == "unavailable":
+        return Words("queued", "We could not take it then; the provider was asked to try again.")
+    if reason is None:
+        return Words("queued", "")
+    return REASONS.get(reason, Words("read", ""))
+
+
+def about_test(test: str | None) -> str:
+    """Say what a test is about; predicates of a declaration speak for themselves."""
+    return TESTS.get((test or "").partition(":")[0], "")
+
+
+def age(seconds: float | None) -> str:
+    """A span of time in one unit, as one would say it."""
+    if seconds is None:
+        return "never"
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit * (2 if name == "d" else 1):
+            return f"{int(seconds // unit)} {name}"
+    return f"{max(0, int(seconds))} s"

@@ -1,0 +1,71 @@
+"""Delivery records as the API, the console and the commands give them: metadata, with what is known of their dispatches."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from gateway.delivery import Outcome
+from gateway.store import Dispatch, Store
+
+
+async def delivery_page(store: Store, params: Mapping[str, str]) -> dict[str, Any]:
+    """One page of records. Raises ValueError for a bad parameter."""
+    page = await store.deliveries(**delivery_query(params))
+    named = [ident for row in page.rows for ident in row.get("dispatch_ids", ())]
+    known = {d.id: d for d in await store.dispatches(named)}
+    return {"deliveries": [delivery_row(row, known) for row in page.rows], "next": page.next}
+
+
+async def one_delivery(store: Store, ident: str) -> dict[str, Any] | None:
+    """One record, None where it is unknown or trimmed."""
+    row = await store.delivery(ident)
+    if row is None:
+        return None
+    return delivery_row(row, {d.id: d for d in await store.dispatches(row.get("dispatch_ids", ()))})
+
+
+def delivery_row(row: Mapping[str, Any], known: Mapping[str, Dispatch]) -> dict[str, Any]:
+    """A record as the API gives it, with what is still known of its dispatches."""
+    shown = {key: value for key, value in row.items() if key != "dispatch_ids"}
+    named = [known[ident] for ident in row.get("dispatch_ids", ()) if ident in known]
+    shown["dispatches"] = [
+        {
+            "id": one.id,
+            "status": one.status,
+            "admitted": one.run is not None,
+            "reason": one.reason,
+            "attempts": one.attempts,
+            "settled_at": one.settled_at,
+            "admitted_at": one.admitted_at,
+        }
+        for one in named
+    ]
+    return shown
+
+
+def delivery_query(params: Mapping[str, str]) -> dict[str, Any]:
+    """The API's parameters, or ValueError that says which is wrong."""
+    unknown = params.keys() - {"source", "outcome", "limit", "next"}
+    if unknown:
+        raise ValueError(f"unknown parameter {min(unknown)}")
+    outcome = params.get("outcome")
+    if outcome is not None and outcome not in set(Outcome):
+        raise ValueError("outcome must be one of " + ", ".join(Outcome))
+    limit = params.get("limit", "100")
+    if not (limit.isascii() and limit.isdecimal()) or not 1 <= int(limit[:4]) <= 500:
+        raise ValueError("limit must be 1 to 500")
+    return {"source": params.get("source"), "outcome": outcome, "limit": int(limit), "before": params.get("next")}
+
+
+async def export(store: Store, *, source: str | None = None, outcome: str | None = None) -> AsyncIterator[str]:
+    """Yield every record there is, newest first, as the API gives it: one line of an export each."""
+    before = None
+    while True:
+        page = await store.deliveries(source=source, outcome=outcome, limit=500, before=before)
+        named = [ident for row in page.rows for ident in row.get("dispatch_ids", ())]
+        known = {d.id: d for d in await store.dispatches(named)}
+        for row in page.rows:
+            yield json.dumps(delivery_row(row, known), separators=(",", ":"))
+        if page.next is None:
+            return
+        before = page.next

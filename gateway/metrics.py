@@ -1,0 +1,243 @@
+"""Prometheus metrics with bounded label sets: sources, triggers and installations of the configuration, slugs of the code.
+
+Counters are those of this machine's processes; gauges are read from the shared store when somebody scrapes (`present`), so that every
+process shows the same. A label's value never comes from a delivery. Names and meanings stand in docs/observability.md.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+REASONS = 128  # distinct slugs kept of one label; more are `other`
+SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+ADMIT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+DISPATCH_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What GitHub said of one installation's rate limit: requests left of how many, and when it starts anew."""
+
+    remaining: int
+    limit: int
+    resets_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGauges:
+    """One source at one moment; `last_good` None where no authentic delivery is known, `oldest` None where none waits."""
+
+    health: str
+    last_good: float | None
+    last_refused: float | None
+    waiting: int
+    sealed: int
+    dead: int
+    oldest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What `present` shows beside the counters. Without a store (`store_up` False) the rest is absent, never stale."""
+
+    at: float
+    store_up: bool
+    sources: Mapping[str, SourceGauges] = field(default_factory=dict)
+    parked: Mapping[int, float] = field(default_factory=dict)
+    subscriptions: Mapping[str, int] = field(default_factory=dict)
+    asks: int = 0
+    rates: Mapping[int, Rate] = field(default_factory=dict)
+
+
+HEALTH = ("flowing", "new", "silent", "failing", "stuck", "unknown")
+NEVER = float("inf")  # an age that no rule takes for healthy
+
+
+class Metrics:
+    """This process's counters and their text form."""
+
+    def __init__(self, worker: str = "0") -> None:
+        self._registry = CollectorRegistry()
+        self._worker = worker
+        self._reasons: dict[str, set[str]] = {}
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"gateway_{name}", text, labels, registry=self._registry)
+
+        self._deliveries = counter("deliveries", "Deliveries by outcome", "source", "outcome")
+        self._refused = counter("refused", "Deliveries refused, by reason", "source", "reason")
+        self._unavailable = counter("unavailable", "Deliveries answered 503 or 429, by reason", "source", "reason")
+        self._matched = counter("matched", "Matches by trigger", "source", "trigger")
+        self._keys = counter("secret_used", "Deliveries proven, by the position of the secret", "source", "position")
+        self._dispatches = counter("dispatches", "Turns of batches by result", "result", "reason")
+        self._admissions = counter("admissions", "Runs that asked for admission, by result", "result", "reason")
+        self._parked = counter("parked_seconds", "Time that installations were parked for by GitHub's rate limits")
+        self._dropped = counter("records_dropped", "Delivery records that were not written")
+        self._notices = counter("notifications", "Notifications to the operator by result", "result")
+        self._admit_s = Histogram(
+            "gateway_admit_seconds",
+            "From the whole request to its answer, the store's copy included",
+            ("source",),
+            buckets=ADMIT_S,
+            registry=self._registry,
+        )
+        self._dispatch_s = Histogram(
+            "gateway_dispatch_seconds", "One turn of a batch that was sent", buckets=DISPATCH_S, registry=self._registry
+        )
+
+    # -- what happened -----------------------------------------------------------------------------------------------
+
+    def delivery(self, source: str, outcome: str, took_s: float) -> None:
+        """Count a delivery that was answered."""
+        self._deliveries.labels(source, outcome).inc()
+        self._admit_s.labels(source).observe(took_s)
+
+    def refused(self, source: str, reason: str) -> None:
+        """Count a refusal."""
+        self._refused.labels(source, self._slug("refused", reason)).inc()
+
+    def unavailable(self, source: str, reason: str) -> None:
+        """Count a delivery that the provider was asked to send again later."""
+        self._unavailable.labels(source, self._slug("unavailable", reason)).inc()
+
+    def matched(self, source: str, triggers: Iterable[str]) -> None:
+        """Count matches; triggers are those of enrolled subscriptions."""
+        for trigger in triggers:
+            self._matched.labels(source, trigger).inc()
+
+    def proven(self, source: str, position: str) -> None:
+        """Count a delivery by the secret that proved it: its place in the configuration, for a rotation."""
+        self._keys.labels(source, position).inc()
+
+    def dispatched(self, result: str, reason: str, took_s: float, *, sent: bool) -> None:
+        """Count one turn of a batch."""
+        self._dispatches.labels(result, self._slug("dispatch", reason)).inc()
+        if sent:
+            self._dispatch_s.observe(took_s)
+
+    def parked(self, seconds: float) -> None:
+        """Add the time that an installation is parked for."""
+        self._parked.inc(max(0.0, seconds))
+
+    def admission(self, result: str, reason: str) -> None:
+        """Count one answer to a run."""
+        self._admissions.labels(result, self._slug("admission", reason)).inc()
+
+    def notified(self, result: str) -> None:
+        """Count one notification: sent, failed or suppressed."""
+        self._notices.labels(result).inc()
+
+    def dropped(self, records: int) -> None:
+        """Add records that could not be written."""
+        self._dropped.inc(records)
+
+    def _slug(self, label: str, reason: str) -> str:
+        """Return the reason where it is a slug and not one too many: a label set is bounded whatever its caller does."""
+        known = self._reasons.setdefault(label, set())
+        if reason in known:
+            return reason
+        if len(known) >= REASONS or not SLUG.fullmatch(reason):
+            return "other"
+        known.add(reason)
+        return reason
+
+    # -- what is shown -----------------------------------------------------------------------------------------------
+
+    def export(self) -> str:
+        """Return this process's counters, for the process of the same machine that is scraped."""
+        return generate_latest(self._registry).decode()
+
+    def present(self, gauges: Gauges, others: Mapping[str, str] | None = None) -> bytes:
+        """Return everything in the text format 0.0.4 (https://prometheus.io/docs/instrumenting/exposition_formats/).
+
+        `others` are the exports of other processes. Each process keeps series of its own, told apart by `worker`: a sum
+        would look like a reset whenever one of them is started anew.
+        """
+        pages = {self._worker: self._registry.collect()}
+        pages |= {worker: text_string_to_metric_families(text) for worker, text in (others or {}).items()}
+        shown = CollectorRegistry(auto_describe=False)
+        shown.register(_Fixed([*_by_worker(pages), *_families(gauges)]))
+        return generate_latest(shown)
+
+
+class _Fixed(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def _by_worker(pages: Mapping[str, Iterable[Metric]]) -> Iterable[Metric]:
+    merged: dict[str, Metric] = {}
+    for worker, families in sorted(pages.items()):
+        for family in families:
+            into = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            into.samples += [one._replace(labels={**one.labels, "worker": worker}) for one in family.samples]
+    return merged.values()
+
+
+def _families(gauges: Gauges) -> Iterator[Metric]:
+    yield _gauge("store_up", "Whether the store answers", {(): float(gauges.store_up)})
+    if not gauges.store_up:
+        return
+    sources, now = gauges.sources, gauges.at
+
+    def each(name: str, text: str, value: Mapping[str, float]) -> Metric:
+        return _gauge(name, text, {(key,): number for key, number in value.items()}, "source")
+
+    def age(at: float | None, otherwise: float) -> float:
+        return otherwise if at is None else max(0.0, now - at)
+
+    yield _gauge(
+        "source_health",
+        "1 for the state that a source is in",
+        {(name, state): float(one.health == state) for name, one in sources.items() for state in HEALTH},
+        "source",
+        "state",
+    )
+    yield each(
+        "last_good_age_seconds",
+        "Age of the last authentic delivery; +Inf where there was none",
+        {name: age(one.last_good, NEVER) for name, one in sources.items()},
+    )
+    yield each("queue_events", "Events that wait, not sealed", {n: one.waiting for n, one in sources.items()})
+    yield each("queue_batches", "Sealed batches that wait", {n: one.sealed for n, one in sources.items()})
+    yield each(
+        "queue_oldest_age_seconds",
+        "Age of the oldest event that waits; 0 where none does",
+        {name: age(one.oldest, 0.0) for name, one in sources.items()},
+    )
+    yield each("dead_letters", "Dead letters", {name: one.dead for name, one in sources.items()})
+    yield _gauge(
+        "installation_parked_seconds",
+        "How long an installation stays parked",
+        {(str(number),): max(0.0, until - now) for number, until in gauges.parked.items()},
+        "installation",
+    )
+    yield _gauge("subscriptions", "Subscriptions by state", {(s,): n for s, n in gauges.subscriptions.items()}, "state")
+    yield _gauge("asks", "Dispatches that wait for an operator's answer", {(): gauges.asks})
+    for name, text, value in (
+        ("github_rate_remaining", "Requests left to an installation, as GitHub last said", "remaining"),
+        ("github_rate_limit", "Requests that an installation has an hour, as GitHub last said", "limit"),
+        ("github_rate_reset_timestamp_seconds", "When an installation's budget starts anew", "resets_at"),
+    ):
+        found: dict[tuple[str, ...], float] = {
+            (str(number),): float(getattr(rate, value)) for number, rate in gauges.rates.items()
+        }
+        yield _gauge(name, text, found, "installation")
+
+
+def _gauge(name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str) -> Metric:
+    family = GaugeMetricFamily(f"gateway_{name}", text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family

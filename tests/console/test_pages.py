@@ -1,0 +1,186 @@
+"""The pages without a browser: what they say in each state, and that nothing of a delivery is in them."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway import console
+from gateway.console import words
+from gateway.console.picture import COLUMNS, draw
+from gateway.samples import load_samples
+from gateway.store import BUCKETS, Flow
+from tests.console.client import Client
+from tests.console.reasons import rejections
+from tests.console.test_api import make_dead
+from tests.valkey import PrivateValkey
+
+
+async def test_an_empty_first_start(client: Client) -> None:
+    await client.log_in()
+    text = (await client.get("/")).text
+    assert "Nothing has arrived yet." in text
+    assert "Nothing in the last 24 hours." in text
+    assert "never" in text
+    assert "No delivery yet." in (await client.get("/deliveries")).text
+    assert "None." in (await client.get("/dead")).text
+    assert "Nobody waits" in (await client.get("/asks")).text
+
+
+async def test_a_test_event_and_its_explanation(client: Client) -> None:
+    csrf = await client.log_in()
+    answered = await client.form("/sources/linear-acme/test", {"csrf": csrf})
+    assert answered.status == 303
+    text = (await client.get(answered.headers["location"])).text
+    assert "forwarded" in text
+    assert "acme/app" in text
+    text = (await client.get("/")).text
+    assert f"Events flow; {len(client.gateway.configuration.sources) - 1} without a delivery yet." in text
+    assert 'class="bar-forwarded"' in text
+    assert (await client.form("/sources/confluence-acme/test", {"csrf": csrf})).status == 404
+    assert "only the provider has the key" in (await client.get("/sources/confluence-acme")).text
+
+
+async def test_no_value_of_a_body_is_on_any_page(client: Client) -> None:
+    """Every text of the samples' bodies that the configuration does not hold too."""
+    csrf = await client.log_in()
+    pages = ["/", "/deliveries", "/subscriptions", "/dead", "/asks"]
+    for source in client.gateway.configuration.sources:
+        answered = await client.form(f"/sources/{source}/test", {"csrf": csrf})
+        pages += [f"/sources/{source}", answered.headers.get("location", "/")]
+    await make_dead(client)
+    bare = Client(client.gateway, cookies=client.cookies)
+    told = " ".join([(await bare.get(page)).text for page in pages])
+    planted = {text for sample in load_samples() for text in texts(sample["body"]) if len(text) > 5}
+    own = Path(console.__file__).parent.rglob("*.html")
+    ours = "".join(path.read_text() for path in own)
+    ours += client.gateway.configuration.file.read_text() + "".join(
+        repr(one.subscription.document) for one in client.gateway.configuration.enrolled
+    )
+    found = {text for text in planted if text in told and text not in ours and not text.startswith("$")}
+    assert found == set()
+    assert "secret.example" not in told
+
+
+def texts(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in texts(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in texts(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+async def test_a_refusal_is_explained(client: Client) -> None:
+    await client.log_in()
+    for _ in range(3):
+        answered = await client.call("POST", "/hooks/linear-acme", b"{}", {"linear-signature": "00" * 32}, public=True)
+        assert answered.status == 401
+    await client.gateway.store.flush()
+    await client.gateway.watch.flush(client.gateway.store)
+    await client.lookout.look(fresh=True)
+    text = (await client.get(f"/deliveries/{answered.headers['gateway-delivery']}")).text
+    assert "Compare the secret with the provider" in text
+    assert re.search(r'class="stopped"><b>proven</b>', text)
+    assert re.search(r'class="rest"><b>matched</b> not reached', text)
+    assert "Needs a look: 1 failing." in (await client.get("/")).text
+    assert "3 refused in the last hour" in (await client.get("/sources/linear-acme")).text
+    filtered = (await client.get("/deliveries?outcome=rejected&source=linear-acme")).text
+    assert filtered.count('href="/deliveries/0') == 3
+
+
+async def test_what_waits_is_named(client: Client) -> None:
+    await client.log_in()
+    await make_dead(client, status="asked")
+    await client.gateway.store.park(7, time.time() + 300, "rate-limited")
+    digest = client.gateway.configuration.enrolled[0].subscription.digest
+    await client.gateway.store.suspend(digest, "workflow-hash")
+    await client.lookout.look(fresh=True)
+    text = (await client.get("/")).text
+    assert "An operator is asked first." in text
+    assert "Installation 7: for 4 min more" in text
+    assert "The default branch has another workflow file" in text
+    assert "suspended" in (await client.get("/subscriptions")).text
+
+
+async def test_asks_are_answered_once(client: Client) -> None:
+    csrf = await client.log_in()
+    (ident,) = await make_dead(client, status="asked")
+    text = (await client.get("/asks")).text
+    assert f"Yes, dispatch {ident}" in text
+    assert "secret.example" not in text
+    assert (await client.form("/asks", {"csrf": csrf, "id": ident, "answer": "maybe"})).status == 400
+    assert (await client.form("/asks", {"id": ident, "answer": "yes"})).status == 403
+    assert (await client.form("/asks", {"csrf": csrf, "id": "nothing", "answer": "yes"})).status == 404
+    assert (await client.form("/asks", {"csrf": csrf, "id": ident, "answer": "no"})).status == 303
+    assert (await client.form("/asks", {"csrf": csrf, "id": ident, "answer": "yes"})).status == 409
+    assert "Nobody waits" in (await client.get("/asks")).text
+
+
+async def test_dead_letters_are_replayed_and_discarded(client: Client) -> None:
+    csrf = await client.log_in()
+    ids = await make_dead(client, 3)
+    text = (await client.get("/dead")).text
+    assert "GitHub knows no such repository" in text
+    assert (await client.form("/dead", {"csrf": csrf, "act": "shred"})).status == 400
+    assert (await client.form("/dead", {"csrf": csrf, "act": "discard", "id": ids[:1]})).status == 303
+    assert ids[0] not in (await client.get("/dead")).text
+    await client.form("/dead", {"csrf": csrf, "act": "replay", "source": "linear-acme"})
+    assert "None." in (await client.get("/dead")).text
+
+
+async def test_pages_that_are_not_there(client: Client) -> None:
+    await client.log_in()
+    for path in (
+        "/nowhere",
+        "/deliveries/01a22b75-da79-7c15-aae9-7840ae8ac0e6",
+        "/deliveries/x",
+        "/sources/nobody",
+        "/deliveries?id=x",
+    ):
+        answered = await client.get(path)
+        assert (answered.status, "Not found" in answered.text) == (404, True), path
+    assert (await client.get("/deliveries?outcome=lost")).status == 400
+    assert (await client.get("/deliveries?next=x")).status == 400
+    found = await client.get("/deliveries?id=01a22b75-da79-7c15-aae9-7840ae8ac0e6")
+    assert found.headers["location"] == "/deliveries/01a22b75-da79-7c15-aae9-7840ae8ac0e6"
+    shown = await client.get("/deliveries?source=%3Cscript%3Ealert(1)%3C/script%3E")
+    assert "<script>alert" not in shown.text
+
+
+async def test_a_store_that_is_away_is_said(client: Client, console_valkey: PrivateValkey) -> None:
+    await client.log_in()
+    await client.lookout.look(fresh=True)
+    console_valkey.kill()
+    try:
+        await client.lookout.look(fresh=True)
+        assert "The store does not answer" in (await client.get("/")).text
+        for path in ("/deliveries", "/subscriptions", "/dead", "/asks", "/sources/linear-acme"):
+            assert (await client.get(path)).status == 503, path
+    finally:
+        console_valkey.start()
+
+
+def test_the_picture() -> None:
+    assert draw([]).empty
+    flow = Flow({"forwarded": (0,) * (BUCKETS - 1) + (999,), "rejected": (1,) + (0,) * (BUCKETS - 2) + (1,)}, {})
+    picture = draw([flow, flow])
+    assert len(picture.columns) == COLUMNS
+    assert picture.top == 2000
+    assert (picture.columns[0].total, picture.columns[-1].total) == (2, 2000)
+    heights = [bar.height for column in picture.columns for bar in column.bars]
+    assert min(heights) >= 1.5
+    for column in picture.columns:
+        assert sum(bar.height for bar in column.bars) <= picture.height
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "never"), (0, "0 s"), (-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3600, "1 h"), (172_800, "2 d")],
+)
+def test_ages(seconds: float | None, text: str) -> None:
+    assert words.age(seconds) == text
+
+
+def test_every_reason_of_the_code_has_words() -> None:
+    assert rejections() - words.REASONS.keys() == set()

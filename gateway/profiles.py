@@ -7,6 +7,7 @@ Loading checks what a typing error could turn into an accepted forgery: pointers
 an empty layout, a proof that covers no body. What is left to the reader of a profile is only to do as it says.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -342,7 +343,16 @@ class Source:
 
 
 def load_profile(path: Path) -> Profile:
-    """Read one profile file. Raises ConfigError with every problem found in it."""
+    """Read one profile file, or give what was read of it before it changed. Raises ConfigError with every problem found in it."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ConfigError([Problem(str(path), "", f"cannot be read: {error.strerror}", "repair the file")]) from error
+    return _read_profile(path, status.st_mtime_ns, status.st_ino, status.st_size)
+
+
+@functools.lru_cache(maxsize=256)
+def _read_profile(path: Path, *_changed: int) -> Profile:
     try:
         document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
         profile = Profile.model_validate(document)

@@ -37,6 +37,7 @@ from gateway.watch import Watch
 
 MAX_CONSIDERED = 20
 PREFIX = "/hooks/"
+Rejected = tuple[tuple[int, str], ...]  # the refused items of a batch: position and reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Answer:
     key: str | None = None
     dispatched: bool = False  # something was queued: the dispatcher has work
     recorded: bool = False  # the store wrote the record in the admission step
+    rejected: Rejected = ()
 
 
 @dataclass(slots=True)
@@ -99,7 +101,7 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
         return _nothing_wanted(raw, source.profile, reading.ignored, reading.rejected, considered, verified.key)
     refuse_on_a_full_disk(gateway)
     await gateway.overload.backlog.check(source.name, gateway.store.depth)
-    admit = project(raw, wanted, considered, now)
+    admit = project(raw, wanted, considered, reading.rejected, now)
     admitted = await gateway.store.admit(admit)
     gateway.overload.backlog.added(source.name, sum(len(item.entries) for item in admit.items))
     return _admitted(raw, source.profile, admitted, considered, verified.key)
@@ -120,7 +122,11 @@ async def _ring(raw: RawDelivery, source: Source, keys: Keys) -> KeyRing:
 
 
 def project(
-    raw: RawDelivery, wanted: list[tuple[Event, tuple[Match, ...]]], considered: tuple[Considered, ...], now: float
+    raw: RawDelivery,
+    wanted: list[tuple[Event, tuple[Match, ...]]],
+    considered: tuple[Considered, ...],
+    rejected: Rejected,
+    now: float,
 ) -> Admit:
     """The one atomic step's argument: dedupe keys and projected events. Nothing else of the delivery goes on."""
     items = tuple(
@@ -139,12 +145,21 @@ def project(
         )
         for event, matches in wanted
     )
-    kept = record(raw, Outcome.FORWARDED, None, considered)
+    kept = record(raw, Outcome.FORWARDED, None, considered, rejected)
     return Admit(raw.source, raw.id, items, kept, now)
 
 
-def record(raw: RawDelivery, outcome: Outcome, reason: str | None, considered: tuple[Considered, ...]) -> str:
-    """The delivery record as JSON text: metadata only."""
+def record(
+    raw: RawDelivery,
+    outcome: Outcome,
+    reason: str | None,
+    considered: tuple[Considered, ...],
+    rejected: Rejected = (),
+) -> str:
+    """The delivery record as JSON text: metadata only. `items` names the refused ones of a batch, up to 20."""
+    refused = (
+        {"items": [{"index": index, "reason": why} for index, why in rejected[:MAX_CONSIDERED]]} if rejected else {}
+    )
     return orjson.dumps(
         {
             "id": raw.id,
@@ -156,6 +171,7 @@ def record(raw: RawDelivery, outcome: Outcome, reason: str | None, considered: t
                 {"digest": c.digest, "trigger": c.trigger, "matched": c.matched, "test": c.test, "pointer": c.pointer}
                 for c in considered
             ],
+            **refused,
         },
     ).decode()
 
@@ -164,16 +180,16 @@ def _nothing_wanted(
     raw: RawDelivery,
     profile: Profile,
     ignored: tuple[str, ...],
-    rejected: tuple[tuple[int, str], ...],
+    rejected: Rejected,
     considered: tuple[Considered, ...],
     key: str,
 ) -> Answer:
     if rejected and not ignored and not considered:  # a batch whose items all failed: answered as its provider wants
-        return Answer(Outcome.REJECTED, rejected[0][1], success(profile), raw.id, key=key)
+        return Answer(Outcome.REJECTED, rejected[0][1], success(profile), raw.id, key=key, rejected=rejected)
     reason = ignored[0] if ignored and not considered else "no-match"
     if any(one.test == SUSPENDED for one in considered):  # it would have been forwarded
         reason = SUSPENDED
-    return Answer(Outcome.IGNORED, reason, success(profile), raw.id, considered, key=key)
+    return Answer(Outcome.IGNORED, reason, success(profile), raw.id, considered, key=key, rejected=rejected)
 
 
 def _admitted(
@@ -238,6 +254,9 @@ class Hooks:
             result = Answer(Outcome.UNAVAILABLE, error.reason, status, delivery, retry_after_s=error.retry_after_s)
         except Unavailable as error:
             result = Answer(Outcome.UNAVAILABLE, error.reason, 503, delivery, retry_after_s=error.retry_after_s)
+        except Exception:  # noqa: BLE001 (a bug: told in the log, and retriable, since some providers give up after one 500)
+            log.LOGGER.exception("delivery-bug", extra={"event": "delivery-bug", "delivery": delivery})
+            result = Answer(Outcome.UNAVAILABLE, "bug", 503, delivery, retry_after_s=60)
         if result.dispatched:
             self.gateway.wake(source.name)
         await self._note(raw, result)
@@ -273,8 +292,9 @@ class Hooks:
             began=raw.received_at,
             status=result.status,
         )
-        if not result.recorded and result.outcome is not Outcome.UNAVAILABLE:
-            await self.gateway.store.record(raw.source, record(raw, result.outcome, result.reason, result.considered))
+        if not result.recorded:
+            kept = record(raw, result.outcome, result.reason, result.considered, result.rejected)
+            await self.gateway.store.record(raw.source, kept)
 
 
 def _headers(result: Answer) -> tuple[tuple[bytes, bytes], ...]:

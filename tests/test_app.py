@@ -271,7 +271,9 @@ async def test_graph_validation_and_a_mixed_batch(driver: Driver) -> None:
     await asyncio.sleep(0.002)  # records of one millisecond are in no order
     status, _, _ = await driver.post("teams-acme", headers, json.dumps(batch).encode())
     assert status == 202
-    assert (await driver.newest("teams-acme"))["outcome"] == "forwarded"
+    record = await driver.newest("teams-acme")
+    assert record["outcome"] == "forwarded"
+    assert record["items"] == [{"index": 1, "reason": "signature"}, {"index": 3, "reason": "json-shape"}]
     assert (await driver.gateway.store.depth("teams-acme")).waiting == 1
     (notice,) = await driver.gateway.store.notices("teams-acme")
     assert (notice.event, notice.subscription) == ("reauthorizationRequired", lifecycle["subscriptionId"])
@@ -409,3 +411,20 @@ async def test_no_bytes_make_an_error_of_ours(
     status, answered, _ = await driver.post(source, headers, body, query)
     assert status in {200, 202, 400, 401, 403}
     assert len(answered["gateway-delivery"]) == 36
+
+
+async def test_a_bug_of_ours_is_retriable_and_told(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("gateway.app.match", broken)
+    headers, body = driver.signed("github-acme")
+    status, answered, _ = await driver.post("github-acme", headers, body)
+    assert (status, answered["retry-after"]) == (503, "60")
+    assert "delivery-bug" in caplog.text
+    monkeypatch.undo()
+    assert (await driver.newest("github-acme"))["outcome"] == "unavailable"
+    await driver.post("github-acme", headers, body)
+    assert (await driver.newest("github-acme"))["outcome"] == "forwarded"

@@ -5,14 +5,22 @@ both raise Unavailable, so call them before the action, or in the same breath an
 """
 
 import asyncio
+import contextlib
+import json
+import logging
+import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from gateway import log
-from gateway.settings import Configuration, operator
+from gateway.errors import ConfigError, Unavailable
+from gateway.settings import Base, Configuration, operator
 from gateway.storage import opened
-from gateway.store import Store
+from gateway.store import Store, uuid7
 
+KEPT = "audit-kept.jsonl"  # beside the enrollments
+CLAIM_S = 60.0
 ACTIONS = frozenset(
     {
         "enroll",
@@ -30,22 +38,94 @@ ACTIONS = frozenset(
 )
 
 
-async def record(store: Store, action: str, who: str | None = None, **fields: Any) -> dict[str, Any]:
-    """Append one action. `fields` are ids and slugs: no secret, no text that came from a delivery."""
+def _entry(action: str, who: str | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     if action not in ACTIONS:
         raise ValueError(f"{action} is no action of an operator")
     entry = {"at": round(time.time(), 3), "who": who or operator(), "action": action, **fields}
-    entry = {name: value for name, value in entry.items() if value is not None}
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+async def record(store: Store, action: str, who: str | None = None, **fields: Any) -> dict[str, Any]:
+    """Append one action. `fields` are ids and slugs: no secret, no text that came from a delivery."""
+    entry = _entry(action, who, fields)
     await store.write_audit(entry)
     log.event("audit", **entry)
     return entry
 
 
-def note(configuration: Configuration, action: str, who: str | None = None, **fields: Any) -> dict[str, Any]:
-    """Append one action from a command that has no store open (not from inside an event loop)."""
+def note(base: Base | Configuration, action: str, who: str | None = None, **fields: Any) -> dict[str, Any]:
+    """Append one action from a command that has no store open (not from inside an event loop). Raises Unavailable."""
 
     async def write() -> dict[str, Any]:
-        async with opened(configuration) as store:
+        async with opened(base) as store:
             return await record(store, action, who, **fields)
 
     return asyncio.run(write())
+
+
+def note_or_keep(base: Base, action: str, who: str | None = None, **fields: Any) -> None:
+    """Append one action of a command that needs no store; where none answers, keep it beside the enrollments for later.
+
+    `take_kept` moves what was kept into the trail. An embedded store that was never started is not started for this.
+    """
+    embedded = base.settings.store.embedded
+    if embedded is None or (base.file.parent / embedded).exists():
+        with contextlib.suppress(Unavailable, ConfigError):
+            note(base, action, who, **fields)
+            return
+    folder = base.file.parent / base.settings.subscriptions.path
+    with (folder / KEPT).open("a", encoding="utf-8") as file:  # O_APPEND: lines of two commands do not mix
+        file.write(json.dumps(_entry(action, who, fields), separators=(",", ":")) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+async def take_kept(store: Store, base: Base | Configuration) -> int:
+    """Move what commands kept while the store was away into the trail; returns how many.
+
+    The file is claimed by renaming it. A claim whose owner died is taken again: an entry may then stand twice, never not.
+    """
+    folder = base.file.parent / base.settings.subscriptions.path
+    taken = 0
+    for path in sorted(folder.glob(KEPT + "*")):
+        claim = folder / f"{KEPT}.{uuid7()}"
+        try:
+            if path.name != KEPT and time.time() - path.stat().st_ctime < CLAIM_S:
+                continue
+            path.rename(claim)
+            lines = claim.read_text(encoding="utf-8").splitlines()
+        except OSError:  # another process was first, or the folder is read-only for us
+            continue
+        for line in lines:
+            await store.write_audit(json.loads(line))
+            taken += 1
+        claim.unlink()
+    return taken
+
+
+async def follow_modes(store: Store, configuration: Configuration) -> None:
+    """Note every mode that differs from what it was when some process last looked: files are edited, restarts happen."""
+    known = await store.modes()
+    for one in configuration.enrolled:
+        digest = one.subscription.digest
+        before = known.pop(digest, "auto")
+        # Of several processes that notice at once, one writes it down.
+        if before != one.mode and await store.remember_first(f"mode-seen:{digest}:{one.mode}", "1", 10):
+            await record(
+                store,
+                "mode",
+                f"configuration, seen by {operator()}",
+                subscription=digest,
+                before=before,
+                after=one.mode,
+            )
+    await store.set_modes({one.subscription.digest: one.mode for one in configuration.enrolled if one.mode != "auto"})
+
+
+async def catch_up(store: Store, configuration: Configuration) -> None:
+    """What a server does at its start and after a reload. A store that is away gets it the next time."""
+    try:
+        await take_kept(store, configuration)
+        await follow_modes(store, configuration)
+    except Unavailable as error:
+        log.event("audit-behind", logging.WARNING, reason=error.reason)

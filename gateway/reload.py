@@ -8,7 +8,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from gateway import log
+from gateway import audit, log
 from gateway.app import Gateway
 from gateway.errors import ConfigError
 from gateway.settings import Configuration, folder_stamp, load_configuration
@@ -29,7 +29,8 @@ class Reloader:
         self._asked.set()
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Watch until cancelled. What operators did before we ran is caught up with first."""
+        await audit.catch_up(self._gateway.store, self._gateway.configuration)
         taken = last = self._gateway.configuration.stamp
         while True:
             asked = await self._wait()
@@ -68,6 +69,7 @@ async def reload(gateway: Gateway) -> bool:
         gateway.configuration = gateway.prepare(configuration)
         log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
         log_inactive(configuration)
+        await audit.catch_up(gateway.store, configuration)
         return True
     return False
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gateway import audit
-from gateway.settings import load_configuration
+from gateway.settings import data_folder, load_configuration
 from gateway.store import Store
 from tests.operating import LINEAR, admit, gateway, write
 from tests.valkey import PrivateValkey
@@ -148,6 +149,52 @@ def test_the_trail_pages_and_refuses_what_is_no_action(server: PrivateValkey, co
     assert gateway(config, "audit", "--before", "x").exit_code == 2
     with pytest.raises(ValueError, match="no action"):
         audit.note(configuration, "whatever")
+
+
+def test_what_is_done_while_the_store_is_away_is_in_the_trail_later(server: PrivateValkey, tmp_path: Path) -> None:
+    with server.client() as client:
+        client.flushall()
+    config = write(tmp_path, "redis://127.0.0.1:1/0")
+    text = config.read_text().partition("[[enrollments]]")[0]
+    config.write_text(re.sub(r'path = ".*"', 'path = "enrolled"', text))
+    document = data_folder("subscriptions") / "examples" / "linear-issue-created.json"
+    arguments = ("--source", "linear-acme", "--installation", "11", "--attested")
+    done = gateway(config, "enroll", str(document), *arguments, environment={"GATEWAY_OPERATOR": "kim"})
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "enrolled" / audit.KEPT).exists()
+    config.write_text(config.read_text().replace("redis://127.0.0.1:1/0", server.url))
+    assert gateway(config, "revoke", LINEAR["digest"], environment={"GATEWAY_OPERATOR": "kim"}).exit_code == 0
+    newest, oldest = actions(config)  # kept ones are taken in when somebody looks
+    assert {(entry["action"], entry["subscription"]) for entry in (newest, oldest)} == {
+        ("enroll", LINEAR["digest"]),
+        ("revoke", LINEAR["digest"]),
+    }
+    assert all(entry["who"].startswith("kim@") for entry in (newest, oldest))
+    assert list((tmp_path / "enrolled").glob(audit.KEPT + "*")) == []
+    assert len(actions(config)) == 2
+
+
+def test_a_claim_whose_owner_died_is_taken_again_and_a_living_one_is_not(
+    server: PrivateValkey, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(re.sub(r'path = ".*"', 'path = "enrolled"', config.read_text().partition("[[enrollments]]")[0]))
+    (config.parent / "enrolled").mkdir()
+    configuration = load_configuration(config)
+    (config.parent / "enrolled" / f"{audit.KEPT}.claimed").write_text('{"action":"revoke"}\n')
+    assert stored(server, lambda store: audit.take_kept(store, configuration)) == 0
+    monkeypatch.setattr(audit, "CLAIM_S", -1.0)
+    assert stored(server, lambda store: audit.take_kept(store, configuration)) == 1
+
+
+def test_a_changed_mode_is_in_the_trail_once_whoever_changed_it(server: PrivateValkey, config: Path) -> None:
+    def look(mode: str) -> None:
+        config.write_text(re.sub(r'\nmode = "\w+"', f'\nmode = "{mode}"', config.read_text()))
+        stored(server, lambda store: audit.catch_up(store, load_configuration(config)))
+
+    for mode in ("auto", "ask", "ask", "deny"):
+        look(mode)
+    changes = [(e["before"], e["after"]) for e in actions(config)]
+    assert changes == [("ask", "deny"), ("auto", "ask")]
 
 
 def test_a_store_that_is_away_is_exit_3(tmp_path: Path) -> None:

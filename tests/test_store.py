@@ -629,7 +629,7 @@ async def test_suspensions_and_facts(store: Store) -> None:
 TTL = {"seen", "jti", "lease", "rec", "dead", "used", "notices"}
 WORK = {"lane", "sealed", "ready", "asks"}
 GLOBAL_TTL = {"gw:dispatch", "gw:run-jti", "gw:park", "gw:sources", "gw:fact"}
-GLOBAL = {"gw:schema", "gw:suspended", "gw:audit"}
+GLOBAL = {"gw:schema", "gw:suspended", "gw:audit", "gw:modes"}
 
 
 async def test_every_key_is_bounded(server: PrivateValkey, store: Store) -> None:
@@ -651,6 +651,7 @@ async def test_every_key_is_bounded(server: PrivateValkey, store: Store) -> None
     await store.suspend(DIGEST, "x")
     await store.remember("a", "b", 60)
     await store.write_audit({"action": "revoke"})
+    await store.set_modes({DIGEST: "ask"})
     await store.ask(S, batches["t4"].dispatch, NOW, 60)
     await store.secret_used(S, {"env:A": NOW})
     await store.keep_notice(S, "missed", "x", NOW)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gateway import audit as trail
 from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
 from gateway.settings import Configuration, load_configuration
@@ -34,4 +35,5 @@ def audit(config: Path, limit: int, before: str | None, *, as_json: bool) -> Non
 
 async def _entries(configuration: Configuration, limit: int, before: str | None) -> list[dict[str, Any]]:
     async with opened(configuration) as store:
+        await trail.take_kept(store, configuration)
         return await store.audit(limit, before)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gateway import enrollments
+from gateway import audit, enrollments
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
 from gateway.errors import ConfigError, Problem, Unavailable
@@ -63,6 +63,16 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
         refuse("; ".join(f"{p.file}: {p.key or 'document'} {p.problem} ({p.fix})" for p in error.problems))
     except (enrollments.Refused, GitHubRefusal) as refused:
         refuse(str(refused))
+    audit.note_or_keep(
+        base,
+        "enroll",
+        subscription=done.digest,
+        source=source,
+        repository=subscription.repository,
+        installation=installation,
+        mode=options.get("mode"),
+        replaced=done.replaced,
+    )
     unknown = "the default branch was not compared, and were it suspended, it stays so"
     looked = ask_if_there(base, lambda store: _reconcile(base, store, done.digest), unknown)
     rows, resumed = looked or ([], False)

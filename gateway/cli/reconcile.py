@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from gateway import log
+from gateway import audit, log
 from gateway.cli.options import config_option, json_option
 from gateway.errors import ConfigError, Problem
 from gateway.reconcile import Reconciler, Row
@@ -47,6 +47,7 @@ async def _run(configuration: Configuration, digests: tuple[str, ...]) -> list[R
     async with AsyncExitStack() as stack:
         store, _ = await open_store(stack, configuration)
         await store.ping()
+        await audit.record(store, "reconcile", subscriptions=list(digests) or None)
         found = await stack.enter_async_context(destinations(configuration, store))
         return await Reconciler(store, found, lambda: configuration.enrolled).run(digests or None)
 

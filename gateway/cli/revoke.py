@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gateway import enrollments
+from gateway import audit, enrollments
 from gateway.cli.options import config_option
 from gateway.cli.store import ask_if_there
 from gateway.settings import load_base
@@ -25,6 +25,7 @@ def revoke(digest: str, config: Path) -> None:
     except enrollments.Refused as refused:
         click.echo(f"refused: {refused}", err=True)
         raise SystemExit(1) from None
+    audit.note_or_keep(base, "revoke", subscription=whole)
     ask_if_there(base, lambda store: store.resume(whole), "a suspension of it stays noted until it is enrolled again")
     for file in touched:
         click.echo(f"{file}: {'changed' if file.exists() else 'removed'}", err=True)

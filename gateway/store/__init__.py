@@ -25,6 +25,7 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 | `gw:sources` | set | sources | 30 days |
 | `gw:suspended` | hash | suspended subscriptions | one field a subscription |
 | `gw:audit` | stream | operators' actions | about 100,000 entries |
+| `gw:modes` | hash | modes other than `auto`, as last seen | one field a subscription |
 | `gw:fact:<name>` | string | remembered facts | TTL of the caller |
 | `gw:schema` | string | schema version | one value |
 """

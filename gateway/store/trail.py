@@ -10,6 +10,7 @@ import orjson
 from gateway.store.client import Client, prefix
 
 AUDIT_KEY = "gw:audit"
+MODES_KEY = "gw:modes"
 AUDIT_MOST = 100_000  # entries; older ones are in the logs
 USED_S = 400 * 86_400
 NOTICES = 1_000
@@ -92,6 +93,27 @@ class Trail:
             return found
 
         return {ident: ends / 1000 for ident, ends in await self._client.call(work)}
+
+    async def modes(self) -> dict[str, str]:
+        """Return the modes other than `auto` by digest, as some process last saw them."""
+
+        async def work(redis: Any) -> dict[str, str]:
+            found: dict[str, str] = await redis.hgetall(MODES_KEY)
+            return found
+
+        return await self._client.call(work)
+
+    async def set_modes(self, modes: Mapping[str, str]) -> None:
+        """Keep the modes other than `auto`; one field an enrolled subscription."""
+
+        async def work(redis: Any) -> None:
+            pipe = redis.pipeline(transaction=True)
+            pipe.delete(MODES_KEY)
+            if modes:
+                pipe.hset(MODES_KEY, mapping=dict(modes))
+            await pipe.execute()
+
+        await self._client.call(work)
 
     async def secret_used(self, source: str, times: Mapping[str, float]) -> None:
         """Note when each secret of a source (by its reference) last proved a delivery."""

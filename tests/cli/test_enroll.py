@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from gateway.audit import KEPT
 from gateway.cli import main
 from gateway.compile import encode
 from gateway.settings import data_folder, load_configuration
@@ -66,6 +67,9 @@ secrets = ["env:NOT_SET_HERE"]
 
     def enroll(self, file: Path = LINEAR, source: str = "linear-acme", *more: str) -> Result:
         return self.run("enroll", file, "--source", source, "--installation", "5001", *more)
+
+    def files(self) -> list[Path]:
+        return [file for file in self.enrolled.iterdir() if file.name != KEPT]
 
     def rows(self) -> list[dict[str, Any]]:
         result = self.run("subscriptions", "--json")
@@ -137,7 +141,7 @@ def test_enrolling_again_changes_nothing_and_keeps_options(desk: Desk) -> None:
     renamed = desk.folder / "other-name.json"
     shutil.copy(LINEAR, renamed)
     assert desk.enroll(renamed).exit_code == 0
-    assert sorted(file.name for file in desk.enrolled.iterdir()) == [
+    assert sorted(file.name for file in desk.files()) == [
         "linear-issue-created.json",
         "linear-issue-created.toml",
     ]
@@ -149,7 +153,7 @@ def test_an_entry_of_the_configuration_file_stands(desk: Desk) -> None:
     entry = f'[[enrollments]]\nsubscription = "{DIGEST}"\nsource = "linear-acme"\ninstallation = 5001\n'
     desk.configure(extra=entry)
     assert desk.enroll().exit_code == 0
-    assert [file.name for file in desk.enrolled.iterdir()] == [LINEAR.name]
+    assert [file.name for file in desk.files()] == [LINEAR.name]
     assert desk.enroll(LINEAR, "linear-acme", "--mode", "deny").exit_code == 1
     assert desk.run("revoke", DIGEST).exit_code == 1
     assert [row["state"] for row in desk.rows()] == ["active"]
@@ -216,7 +220,7 @@ def test_revoke_removes_entry_and_document(desk: Desk) -> None:
     result = desk.run("revoke", DIGEST[:24])
     assert result.exit_code == 0, result.output
     assert desk.rows() == []
-    assert list(desk.enrolled.iterdir()) == []
+    assert list(desk.files()) == []
     assert desk.run("revoke", DIGEST).exit_code == 1
 
 

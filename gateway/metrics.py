@@ -7,6 +7,7 @@ process shows the same. A label's value never comes from a delivery. Names and m
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -68,6 +69,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._worker = worker
         self._reasons: dict[str, set[str]] = {}
+        self._children: dict[tuple[str, ...], Any] = {}  # found by labels once: the library's own look takes a lock
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"gateway_{name}", text, labels, registry=self._registry)
@@ -97,29 +99,29 @@ class Metrics:
 
     def delivery(self, source: str, outcome: str, took_s: float) -> None:
         """Count a delivery that was answered."""
-        self._deliveries.labels(source, outcome).inc()
-        self._admit_s.labels(source).observe(took_s)
+        self._child("deliveries", self._deliveries, source, outcome).inc()
+        self._child("admit_s", self._admit_s, source).observe(took_s)
 
     def refused(self, source: str, reason: str) -> None:
         """Count a refusal."""
-        self._refused.labels(source, self._slug("refused", reason)).inc()
+        self._child("refused", self._refused, source, self._slug("refused", reason)).inc()
 
     def unavailable(self, source: str, reason: str) -> None:
         """Count a delivery that the provider was asked to send again later."""
-        self._unavailable.labels(source, self._slug("unavailable", reason)).inc()
+        self._child("unavailable", self._unavailable, source, self._slug("unavailable", reason)).inc()
 
     def matched(self, source: str, triggers: Iterable[str]) -> None:
         """Count matches; triggers are those of enrolled subscriptions."""
         for trigger in triggers:
-            self._matched.labels(source, trigger).inc()
+            self._child("matched", self._matched, source, trigger).inc()
 
     def proven(self, source: str, position: str) -> None:
         """Count a delivery by the secret that proved it: its place in the configuration, for a rotation."""
-        self._keys.labels(source, position).inc()
+        self._child("keys", self._keys, source, position).inc()
 
     def dispatched(self, result: str, reason: str, took_s: float, *, sent: bool) -> None:
         """Count one turn of a batch."""
-        self._dispatches.labels(result, self._slug("dispatch", reason)).inc()
+        self._child("dispatches", self._dispatches, result, self._slug("dispatch", reason)).inc()
         if sent:
             self._dispatch_s.observe(took_s)
 
@@ -129,15 +131,22 @@ class Metrics:
 
     def admission(self, result: str, reason: str) -> None:
         """Count one answer to a run."""
-        self._admissions.labels(result, self._slug("admission", reason)).inc()
+        self._child("admissions", self._admissions, result, self._slug("admission", reason)).inc()
 
     def notified(self, result: str) -> None:
         """Count one notification: sent, failed or suppressed."""
-        self._notices.labels(result).inc()
+        self._child("notices", self._notices, result).inc()
 
     def dropped(self, records: int) -> None:
         """Add records that could not be written."""
         self._dropped.inc(records)
+
+    def _child(self, name: str, family: Any, *labels: str) -> Any:
+        key = (name, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = family.labels(*labels)
+        return child
 
     def _slug(self, label: str, reason: str) -> str:
         """Return the reason where it is a slug and not one too many: a label set is bounded whatever its caller does."""

@@ -54,6 +54,7 @@ class Pages:
             "dispatch_words": words.DISPATCH,
             "settled_words": words.SETTLED,
             "about_test": words.about_test,
+            "item_words": lambda reason: words.words("rejected", reason).why,
         }
 
     def routes(self) -> list[Route]:
@@ -221,6 +222,7 @@ class Pages:
             operator=operator,
             row=row,
             words=told,
+            items=row.get("items", ()),
             steps=steps(row, told),
             known=known,
             trace=f"{trace_id(ident):032x}" if traced else None,

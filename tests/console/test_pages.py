@@ -1,5 +1,6 @@
 """The pages without a browser: what they say in each state, and that nothing of a delivery is in them."""
 
+import json
 import re
 import time
 from pathlib import Path
@@ -87,6 +88,20 @@ async def test_a_refusal_is_explained(client: Client) -> None:
     assert "3 refused in the last hour" in (await client.get("/sources/linear-acme")).text
     filtered = (await client.get("/deliveries?outcome=rejected&source=linear-acme")).text
     assert filtered.count('href="/deliveries/0') == 3
+
+
+async def test_the_refused_items_of_a_batch_are_named(client: Client) -> None:
+    csrf = await client.log_in()
+    answered = await client.form("/sources/teams-acme/test", {"csrf": csrf})
+    ident = answered.headers["location"].rpartition("/")[2]
+    record = {"id": ident[:-1] + "0", "source": "teams-acme", "received_at": time.time(), "outcome": "rejected"}
+    record |= {"reason": "client-state", "subscriptions": [], "items": [{"index": 3, "reason": "client-state"}]}
+    await client.gateway.store.record("teams-acme", json.dumps(record))
+    await client.gateway.store.flush()
+    text = (await client.get(f"/deliveries/{record['id']}")).text
+    assert "Item 3:" in text
+    assert "is not one of the source" in text
+    assert "Refused items" not in (await client.get(f"/deliveries/{ident}")).text
 
 
 async def test_what_waits_is_named(client: Client) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import aiohttp
@@ -87,3 +88,23 @@ async def test_workers_end_with_their_parent_however_that_ends() -> None:
             await stage.session.get(f"{stage.public}/healthz")
         await stage.start_receiver()  # the sockets and the store are free again
         assert len(workers(stage.receiver.pid)) == 3
+
+
+async def test_one_metrics_page_counts_for_all_workers() -> None:
+    async with Several() as stage:
+        sample = next(s for s in stage.samples if s["source"] == "linear-acme")
+        sent = 40
+        for _ in range(sent):
+            headers, body = stage.signed(sample, time.time())
+            headers["connection"] = "close"  # a new connection each time, for whichever worker takes it
+            async with stage.session.post(f"{stage.public}/hooks/linear-acme", data=body, headers=headers) as response:
+                assert response.status == 200
+        end, counted = time.monotonic() + 10, 0.0
+        while counted < sent and time.monotonic() < end:
+            await asyncio.sleep(0.5)
+            async with stage.session.get(f"{stage.admin}/metrics") as response:
+                page = await response.text()
+            lines = [line for line in page.splitlines() if line.startswith("gateway_deliveries_total{")]
+            counted = sum(float(line.rpartition(" ")[2]) for line in lines)
+        assert counted == sent
+        assert len(lines) > 1

@@ -205,9 +205,7 @@ async def records(flow: Flow) -> None:
 
 async def parks(flow: Flow) -> None:
     await quiet(flow.store.park(7, flow.time + 60, "rate-limited", flow.time))
-    with flow.server.client() as client:
-        if client.ttl("gw:park") == -1:
-            flow.extra.append(Finding("unbounded", "gw:park"))
+    bounded(flow, "gw:park")
 
 
 async def runs(flow: Flow) -> None:
@@ -226,6 +224,59 @@ async def runs(flow: Flow) -> None:
     ]
     if answers != ["admitted", "taken", "jti-used"]:
         flow.extra.append(Finding("two-runs", str(answers)))
+
+
+def row(flow: Flow, ident: str) -> dict[str, str]:
+    with flow.server.client() as client:
+        return dict(client.hgetall(f"gw:{{s}}:dispatch:{ident}"))
+
+
+async def asks(flow: Flow) -> None:
+    batch = await leased(flow, sent=False)
+    await quiet(flow.store.ask(SOURCE, batch.dispatch, flow.time, 60))
+    found = row(flow, batch.dispatch)
+    with flow.server.client() as client:
+        listed = client.zscore("gw:{s}:asks", batch.dispatch) is not None
+    if len({"ask_asked" in found, "ask_expires" in found, listed}) > 1:
+        flow.extra.append(Finding("half-asked", batch.dispatch))
+
+
+async def answers(flow: Flow) -> None:
+    batch = await leased(flow, sent=False)
+    await flow.store.ask(SOURCE, batch.dispatch, flow.time, 60)
+    await flow.store.release(batch, flow.time + 60, status="asked", reason="asked")
+    await quiet(flow.store.answer(SOURCE, batch.dispatch, "yes", "op", flow.time))
+    answered = "ask_answer" in row(flow, batch.dispatch)
+    with flow.server.client() as client:
+        listed = client.zscore("gw:{s}:asks", batch.dispatch) is not None
+    if answered == listed or answered != (flow.turn()[0] == flow.time * 1000):
+        flow.extra.append(Finding("half-answered", batch.dispatch))
+
+
+def bounded(flow: Flow, key: str) -> None:
+    with flow.server.client() as client:
+        if client.ttl(key) == -1:
+            flow.extra.append(Finding("unbounded", key))
+
+
+async def flows(flow: Flow) -> None:
+    await quiet(flow.store.add_flow(SOURCE, {"forwarded": (1, flow.time)}, flow.time))
+    bounded(flow, "gw:{s}:flow")
+
+
+async def notices(flow: Flow) -> None:
+    await quiet(flow.store.keep_notice(SOURCE, "reauthorizationRequired", "sub", flow.time))
+    bounded(flow, "gw:{s}:notices")
+
+
+async def forgets(flow: Flow) -> None:
+    """A notice that came again while the first was acted on."""
+    await flow.store.keep_notice(SOURCE, "reauthorizationRequired", "sub", flow.time)
+    (first,) = await flow.store.notices(SOURCE)
+    await flow.store.keep_notice(SOURCE, "reauthorizationRequired", "sub", flow.time + 5)
+    await flow.store.forget_notice(SOURCE, first)
+    if not await flow.store.notices(SOURCE):
+        flow.extra.append(Finding("lost", "notice"))
 
 
 async def lost_lease(flow: Flow, how: str) -> None:
@@ -260,10 +311,15 @@ CUTS: dict[str, Callable[[Flow], Awaitable[None]]] = {
     "discard_dead": discards,
     "record": records,
     "park": parks,
+    "ask": asks,
+    "answer": answers,
+    "flow": flows,
+    "notice": notices,
 }
 GUARD = ("redis.call('GET', P .. 'lease:' .. lane) == token", "true")
 CHECKS: dict[str, tuple[Callable[[Flow], Awaitable[None]], str, str]] = {
     "admit_run": (runs, "if run and run ~= ARGV[3] then return 'taken' end", ""),
+    "forget_notice": (forgets, "if redis.call('HGET', P .. 'notices', ARGV[1]) ~= ARGV[2] then return 0 end", ""),
     "claim_jti": (runs, "if owner then return owner == ARGV[1] and 1 or 0 end", ""),
     **{name: (partial(lost_lease, how=name), *GUARD) for name in ("started", "retry", "release", "renew", "dead")},
 }

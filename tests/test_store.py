@@ -778,3 +778,25 @@ def test_ids_are_ordered_uuid7() -> None:
     assert first < second
     assert first[14] == "7"
     assert first[19] in "89ab"
+
+
+@pytest.mark.parametrize("how", ["retry", "release"])
+async def test_giving_back_what_another_settled_changes_nothing(store: Store, server: PrivateValkey, how: str) -> None:
+    await store.admit(admit("d1"))
+    first = await one_batch(store)
+    assert await store.started(first, NOW)
+    with server.client() as client:
+        client.delete(f"gw:{{{S}}}:lease:{LANE}")
+    second = await one_batch(store, NOW + 60)
+    assert second.dispatch == first.dispatch
+    assert await store.done(first, NOW)
+    if how == "retry":
+        assert not await store.retry(second, NOW + 100, "server-error", NOW + 61)
+    else:
+        assert not await store.release(second, NOW + 100)
+    found = await store.dispatch(first.dispatch)
+    assert found is not None
+    assert (found.status, found.events) == ("sent", ())
+    assert await store.seal(S, NOW + 1000, 30, 10) == []
+    await store.admit(admit("d2"))
+    assert (await one_batch(store, NOW + 1000)).events == (event("d2"),)

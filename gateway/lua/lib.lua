@@ -18,6 +18,15 @@ local function turn(lane, due)
   end
 end
 
+-- Give a leased batch back unsettled; its lane has its next turn at `due`. False where the lease was lost, or where the
+-- holder before us settled the batch after all: its state is no longer ours to write.
+local function give_back(lane, id, token, due)
+  if not holds(lane, token) then return false end
+  redis.call('DEL', P .. 'lease:' .. lane)
+  turn(lane, due)
+  return redis.call('LINDEX', P .. 'sealed:' .. lane, 0) == id
+end
+
 -- Take a settled batch out of its lane: its own lease goes with it, another's (after ours expired) stays.
 local function leave(lane, id, token, now)
   local removed = redis.call('LREM', P .. 'sealed:' .. lane, 1, id) == 1

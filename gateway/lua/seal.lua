@@ -7,14 +7,16 @@ local now, lease_ms, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV
 local most, bytes, token, ids = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], cjson.decode(ARGV[7])
 local READ = 200                 -- entries looked at for one batch: more than `most`, since equal events merge
 
--- Where this dispatch came from, for the record of each delivery, while that record exists.
+-- Where this dispatch came from, for the record of each delivery, while that record exists; it ends with the records.
 local function link(id, deliveries)
+  local left = redis.call('TTL', P .. 'rec:admitted')
   for _, delivery in ipairs(deliveries) do
     if redis.call('HEXISTS', P .. 'rec:admitted', delivery) == 1 then
       local before = redis.call('HGET', P .. 'rec:dispatches', delivery)
       redis.call('HSET', P .. 'rec:dispatches', delivery, before and (before .. ' ' .. id) or id)
     end
   end
+  if left > 0 then redis.call('EXPIRE', P .. 'rec:dispatches', left) end
 end
 
 local function fill(entries)

@@ -105,7 +105,10 @@ def sentry(want: Want, source: Source, reference: str) -> str:
 
 
 def servicenow(want: Want, source: Source, reference: str) -> str:
-    """https://www.servicenow.com/docs/csh?topicname=c_CertificateEncryptionAPI.html; the signature is Standard Webhooks'."""
+    """https://www.servicenow.com/docs/r/api-reference/server-api-reference/c_GlideCertificateEncryptionAPI.html.
+
+    Key and MAC are base64, as Standard Webhooks has them. docs/providers/servicenow.md shows the same script.
+    """
     instance = _one(source, "instance", "acme.service-now.com")
     tables = sorted({str(v) for one in want.subscriptions for t in _tables(one.triggers) for v in t}) or ["incident"]
     url = json.dumps(want.url)
@@ -131,7 +134,8 @@ def servicenow(want: Want, source: Source, reference: str) -> str:
   var id = current.getUniqueValue() + "-" + current.getValue("sys_mod_count");
   var time = String(Math.floor(new GlideDateTime().getNumericValue() / 1000));
   var key = gs.getProperty("gateway.{want.source}.key");
-  var mac = new CertificateEncryption().generateMac(key, "HmacSHA256", id + "." + time + "." + body);
+  // in a scoped application: new CertificateEncryption()
+  var mac = new GlideCertificateEncryption().generateMac(key, "HmacSHA256", id + "." + time + "." + body);
   var request = new sn_ws.RESTMessageV2();
   request.setHttpMethod("POST");
   request.setEndpoint({url});

@@ -101,7 +101,7 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
         return _nothing_wanted(raw, source.profile, reading.ignored, reading.rejected, considered, verified.key)
     refuse_on_a_full_disk(gateway)
     await gateway.overload.backlog.check(source.name, gateway.store.depth)
-    admit = project(raw, wanted, considered, reading.rejected, now)
+    admit = project(raw, wanted, considered, now, reading.rejected)
     admitted = await gateway.store.admit(admit)
     gateway.overload.backlog.added(source.name, sum(len(item.entries) for item in admit.items))
     return _admitted(raw, source.profile, admitted, considered, verified.key)
@@ -125,8 +125,8 @@ def project(
     raw: RawDelivery,
     wanted: list[tuple[Event, tuple[Match, ...]]],
     considered: tuple[Considered, ...],
-    rejected: Rejected,
     now: float,
+    rejected: Rejected = (),
 ) -> Admit:
     """The one atomic step's argument: dedupe keys and projected events. Nothing else of the delivery goes on."""
     items = tuple(

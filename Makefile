@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEPLOY := .venv-deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run demo-once test lint lint-deploy docs-reference format bench clean
+.PHONY: help venv run demo-once test lint lint-deploy docs-reference format chaos bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -57,6 +57,9 @@ docs-reference: venv ## Write docs/reference.md anew from the code
 format: venv ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+chaos: venv ## Inject every fault many times under load, audit, print a table; ROUNDS=10
+	$(BIN)/python -m tests.e2e.chaos --rounds $(or $(ROUNDS),10)
 
 bench: venv ## Measure the receive path on this machine
 	@set -e; for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

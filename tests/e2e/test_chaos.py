@@ -21,9 +21,7 @@ async def test_every_fault_once_and_nothing_is_lost() -> None:
             recovery_s = await stage.recovered()
         took = await stage.drain()
         history, found = await stage.audited()
-        print(
-            table(rows), f"\nrecovered in {recovery_s:.1f} s, drained in {took:.1f} s; {dict(stage.account.statuses)}"
-        )
+        print(accepted, f"\nrecovered in {recovery_s:.1f} s, drained in {took:.1f} s; {dict(stage.account.statuses)}")
         assert found == []
         assert history.waiting == []
         assert history.sealed == []

@@ -30,11 +30,11 @@ from typing import Any, Self
 import aiohttp
 from redis.exceptions import RedisError
 
-from gateway.demo import Stage, free_port
+from gateway.demo import Stage
 from gateway.signing import prepare, sign
 from tests import snapshots
 from tests.auditor import Dispatched, Finding, History, Posted, Snapshot, audit, structure
-from tests.topology import Node, Watched, wait, watched
+from tests.topology import Node, Watched, port_of_ours, wait, watched
 
 SOURCES = ("github-acme", "linear-acme", "gitlab-acme")
 SIGNERS = 2  # of each source
@@ -47,7 +47,7 @@ class Proxy:
     """A TCP proxy that delays, drops or truncates what passes through it."""
 
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port = port_of_ours()
         self.target = 0
         self.delay_s = 0.0
         self.drop = False
@@ -130,11 +130,12 @@ class Chaos(Stage):
     def __init__(self, servers: Watched | None = None) -> None:
         super().__init__()
         self.samples = [sample for sample in self.samples if sample["source"] in SOURCES]
+        self.public, self.admin = (f"http://127.0.0.1:{port_of_ours()}" for _ in range(2))
         self.node = Node()
         self.proxy = Proxy()
         self.servers = servers
         self.parts: dict[str, asyncio.subprocess.Process] = {}
-        self.binds = {"receive": self.admin.removeprefix("http://"), "dispatch": f"127.0.0.1:{free_port()}"}
+        self.binds = {"receive": self.admin.removeprefix("http://"), "dispatch": f"127.0.0.1:{port_of_ours()}"}
         self.clock = Path(tempfile.mkdtemp(prefix="gateway-clock-")) / "offset"
         self.clock.write_bytes(struct.pack("d", 0.0))
         self.account = Account()

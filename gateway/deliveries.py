@@ -17,29 +17,24 @@ async def delivery_page(store: Store, params: Mapping[str, str]) -> dict[str, An
 
 
 async def one_delivery(store: Store, ident: str) -> dict[str, Any] | None:
-    """One record, None where it is unknown or trimmed."""
+    """One record with all that is known of its dispatches, None where it is unknown or trimmed."""
     row = await store.delivery(ident)
     if row is None:
         return None
-    return delivery_row(row, {d.id: d for d in await store.dispatches(row.get("dispatch_ids", ()))})
+    known = {one.id: one for one in await store.dispatches(row.get("dispatch_ids", ()))}
+    shown = delivery_row(row, known)
+    for dispatch in shown["dispatches"]:
+        one = known[dispatch["id"]]
+        dispatch |= {"reason": one.reason, "attempts": one.attempts}
+        dispatch |= {"settled_at": one.settled_at, "admitted_at": one.admitted_at}
+    return shown
 
 
 def delivery_row(row: Mapping[str, Any], known: Mapping[str, Dispatch]) -> dict[str, Any]:
-    """A record as the API gives it, with what is still known of its dispatches."""
+    """A record as lists give it, with what became of its dispatches."""
     shown = {key: value for key, value in row.items() if key != "dispatch_ids"}
     named = [known[ident] for ident in row.get("dispatch_ids", ()) if ident in known]
-    shown["dispatches"] = [
-        {
-            "id": one.id,
-            "status": one.status,
-            "admitted": one.run is not None,
-            "reason": one.reason,
-            "attempts": one.attempts,
-            "settled_at": one.settled_at,
-            "admitted_at": one.admitted_at,
-        }
-        for one in named
-    ]
+    shown["dispatches"] = [{"id": one.id, "status": one.status, "admitted": one.run is not None} for one in named]
     return shown
 
 

@@ -41,9 +41,10 @@ def _compare(pointer: str, before: Any, after: Any) -> Iterator[Change]:
             at = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
             yield from _compare(at, before.get(name, MISSING), after.get(name, MISSING))
     elif isinstance(before, list) and isinstance(after, list) and _scalars(before) and _scalars(after):
-        yield from (Change(pointer, "removed", _show(one), None) for one in before if not _holds(after, one))
-        yield from (Change(pointer, "added", None, _show(one)) for one in after if not _holds(before, one))
-        if before != after and len(before) == len(after) and all(_holds(after, one) for one in before):
+        gone = [Change(pointer, "removed", _show(one), None) for one in before if not _holds(after, one)]
+        new = [Change(pointer, "added", None, _show(one)) for one in after if not _holds(before, one)]
+        yield from (*gone, *new)
+        if not gone and not new and canonical_json(before) != canonical_json(after):
             yield Change(pointer, "changed", _show(before), _show(after))  # another order is another digest
     elif before is MISSING:
         yield Change(pointer, "added", None, _show(after))

@@ -129,9 +129,8 @@ def completed(raw: RawDelivery, profile: Profile, wanted: Container[str]) -> tup
         if name is not None:
             added[header] = name
     if not any(_all_there(raw, parts) for parts in profile.delivery_id.parts):
-        for part in profile.delivery_id.parts[0]:
-            if part.startswith("header:") and raw.header(part.removeprefix("header:")) is None:
-                added[part.removeprefix("header:")] = _PLACEHOLDER_ID
+        named = [part.removeprefix("header:") for part in profile.delivery_id.parts[0] if part.startswith("header:")]
+        added |= {name: _PLACEHOLDER_ID for name in named if name != header and raw.header(name) is None}
     pairs = tuple((name.encode(), value.encode()) for name, value in added.items())
     return replace(raw, headers=(*raw.headers, *pairs)), tuple(added)
 

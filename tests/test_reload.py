@@ -1,0 +1,108 @@
+"""Reloading: the folder is watched, unchanged documents are not compiled again, a bad set changes nothing."""
+
+import asyncio
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.reload import Reloader
+from gateway.settings import Configuration, data_folder, load_configuration
+
+EXAMPLES = data_folder("subscriptions") / "examples"
+LINEAR, GITHUB = EXAMPLES / "linear-issue-created.json", EXAMPLES / "github-issue-opened.json"
+
+
+class Keys:
+    def replace(self, settings: Any) -> None:
+        self.settings = settings
+
+
+class Gateway:
+    """What a reload needs of one."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration, self.keys = configuration, Keys()
+
+    def prepare(self, configuration: Configuration) -> Configuration:
+        return configuration
+
+    def digests(self) -> set[str]:
+        return {one.subscription.digest for one in self.configuration.enrolled}
+
+
+def enroll(folder: Path, document: Path, source: str) -> str:
+    digest = str(json.loads(document.read_bytes())["digest"])
+    shutil.copy(document, folder)
+    entry = f'[[enrollments]]\nsubscription = "{digest}"\nsource = "{source}"\ninstallation = 1\n'
+    (folder / document.name).with_suffix(".toml").write_text(entry)
+    return digest
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TEST_SECRET", "planted-secret-value")
+    (tmp_path / "enrolled").mkdir()
+    path = tmp_path / "gateway.toml"
+    path.write_text(
+        '[store]\nembedded = "store"\n[github]\napp_id = 1\nprivate_key = "env:TEST_SECRET"\n'
+        '[subscriptions]\npath = "enrolled"\n'
+        '[sources.github-acme]\nprofile = "github"\nsecrets = ["env:TEST_SECRET"]\n'
+        '[sources.linear-acme]\nprofile = "linear"\nsecrets = ["env:TEST_SECRET"]\n'
+        'identity = { organization = ["11111111-1111-4111-8111-111111111111"] }\n'
+    )
+    return path
+
+
+def rename(file: Path, old: str, new: str) -> None:
+    file.write_text(file.read_text().replace(old, new))
+
+
+async def until(condition: Any, within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 (what is waited for is another task's work)
+            await asyncio.sleep(0.02)
+
+
+async def test_the_folder_is_watched(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gateway")
+    folder = config.parent / "enrolled"
+    gateway: Any = Gateway(load_configuration(config))
+    task = asyncio.create_task(Reloader(gateway, poll_s=0.05).run())
+    try:
+        first = enroll(folder, LINEAR, "linear-acme")
+        await until(lambda: gateway.digests() == {first})
+        kept = gateway.configuration.enrolled[0].subscription
+        second = enroll(folder, GITHUB, "github-acme")
+        await until(lambda: gateway.digests() == {first, second})
+        assert any(one.subscription is kept for one in gateway.configuration.enrolled)  # not compiled again
+        before = gateway.configuration
+        rename(folder / LINEAR.name, "33333333", "44444444")
+        await until(lambda: any(record.message == "reload-refused" for record in caplog.records))
+        refused = len([record for record in caplog.records if record.message == "reload-refused"])
+        await asyncio.sleep(0.3)  # said once, not at every look
+        assert len([record for record in caplog.records if record.message == "reload-refused"]) == refused
+        assert gateway.configuration is before
+        (folder / LINEAR.name).unlink()
+        (folder / LINEAR.name).with_suffix(".toml").unlink()
+        await until(lambda: gateway.digests() == {second})
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_asking_reloads_what_the_folder_does_not_show(config: Path) -> None:
+    gateway: Any = Gateway(load_configuration(config))
+    reloader = Reloader(gateway, poll_s=60)
+    task = asyncio.create_task(reloader.run())
+    try:
+        rename(config, "[sources.github-acme]", "[sources.github-other]")
+        reloader.ask()
+        await until(lambda: "github-other" in gateway.configuration.sources)
+        assert gateway.keys.settings is gateway.configuration.settings
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -98,6 +98,7 @@ async def house(server: PrivateValkey, tmp_path: Path) -> AsyncIterator[House]:
 
 async def test_a_subscription_is_renewed_at_two_thirds_and_not_before(house: House) -> None:
     (made,) = await house.wire()
+    assert made.scope == "/teams/55555555-5555-4555-8555-555555555555/channels/19:triage@thread.tacv2/messages"
     await house.round()
     before = house.graph[str(made.id)]["expirationDateTime"]
     house.now = house.clock[0] = NOW + 50 * 3600  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from gateway.errors import ConfigError, Unavailable
 from gateway.store import Admit, AdmitItem, Batch, Limits, QueueEntry, Store, check_durability, uuid7
-from gateway.store.client import _slug
+from gateway.store.client import _slug, bounded
 from gateway.store.connect import build, client_for
 from gateway.store.records import _Place
 from tests.valkey import PrivateValkey
@@ -800,3 +800,42 @@ async def test_giving_back_what_another_settled_changes_nothing(store: Store, se
     assert await store.seal(S, NOW + 1000, 30, 10) == []
     await store.admit(admit("d2"))
     assert (await one_batch(store, NOW + 1000)).events == (event("d2"),)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cancelled_caller_is_cancelled_though_the_client_library_loses_it(fails: bool) -> None:
+    """A server that is told to end while it talks to the store would otherwise wait for its own tasks for ever."""
+    begun = asyncio.Event()
+
+    async def loses_it() -> str:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if fails:
+                raise RedisConnectionError from None
+        return "answer"
+
+    async def call() -> str:
+        return await bounded(loses_it)
+
+    task = asyncio.create_task(call())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    async def answers() -> str:
+        return "answer"
+
+    async def cleans_up() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return await bounded(answers)  # a task that is being cancelled may still settle
+        return ""
+
+    task = asyncio.create_task(cleans_up())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == "answer"

@@ -13,7 +13,8 @@ from gateway import wire
 from gateway.doubles import providers
 from gateway.doubles.providers import CLIENT, TOKEN, Running
 from gateway.errors import Unavailable
-from gateway.subscriptions import Subscription
+from gateway.settings import data_folder
+from gateway.subscriptions import Subscription, load_subscription
 from gateway.wire import Api, OAuthClient, Row, Want, WireProblem, WireRefused
 from gateway.wire.microsoft_graph import moment
 
@@ -29,7 +30,7 @@ class Trigger:
 
 def subscription(grants: Mapping[str, Any], *events: str) -> Subscription:
     return Subscription(
-        document={},
+        document={"grants": grants},
         digest="sha256:" + "a" * 64,
         repository="acme/app",
         repository_id=None,
@@ -118,6 +119,22 @@ GITHUB = subscription(
 TEAMS = subscription(
     {"tenants": ("t",), "teams": ("5555",), "channels": ("19:a@thread.tacv2", "19:b@thread.tacv2")}, "created"
 )
+SHIPPED = {  # profile -> what the shipped examples lead to
+    "github": ["repos/acme/app"],
+    "gitlab-signing": ["projects/15"],
+    "azure-devops": ["a2222222-2222-4222-8222-222222222222/workitem.updated"],
+    "jira": ["site"],
+    "linear": ["team/33333333-3333-4333-8333-333333333333"],
+    "microsoft-graph": ["/teams/55555555-5555-4555-8555-555555555555/channels/19:triage@thread.tacv2/messages"],
+}
+EXAMPLES = {
+    "github": "github-issue-opened",
+    "gitlab-signing": "gitlab-merge-request-opened",
+    "azure-devops": "azure-devops-work-item-closed",
+    "jira": "jira-issue-closed",
+    "linear": "linear-issue-created",
+    "microsoft-graph": "teams-channel-message-created",
+}
 CASES = {
     "github": ("/github", GITHUB, "hook-secret"),
     "gitlab-token": (
@@ -150,6 +167,15 @@ async def test_wiring_twice_changes_nothing_the_second_time(stage: Stage, profil
     path, wanted, secret = CASES[profile]
     stage.use(profile, path, wanted, secret=secret)
     await stage.settled()
+
+
+@pytest.mark.parametrize("profile", SHIPPED)
+async def test_a_compiled_document_is_wired_where_it_grants(stage: Stage, profile: str) -> None:
+    file = data_folder("subscriptions") / "examples" / f"{EXAMPLES[profile]}.json"
+    path, _, secret = CASES[profile]
+    stage.use(profile, path, load_subscription(file.read_bytes(), file.name), secret=secret)
+    await stage.settled()
+    assert [row.scope for row in await stage.look()] == SHIPPED[profile]
 
 
 @pytest.mark.parametrize("profile", CASES)

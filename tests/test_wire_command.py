@@ -54,6 +54,7 @@ def test_wire_registers_once_reports_and_is_in_the_trail(config: Path) -> None:
     assert good.exit_code == 0, good.output
     (row,) = json.loads(good.stdout)["hooks"]
     assert (row["state"], row["drift"]) == ("good", [])
+    assert row["scope"] == "team/33333333-3333-4333-8333-333333333333"
     assert gateway(config, "wire", "linear-acme").stdout.startswith("ok")
     actions = json.loads(gateway(config, "audit", "--json").stdout)["actions"]
     assert [(a["action"], a["source"]) for a in actions] == [("wire", "linear-acme")]

@@ -49,14 +49,24 @@ def _slug(error: BaseException) -> str:
 
 
 async def bounded(work: Callable[[], Awaitable[T]]) -> T:
-    """Run one exchange with the server within `CALL_S`; whatever fails is Unavailable."""
+    """Run one exchange with the server within `CALL_S`; whatever fails is Unavailable.
+
+    A caller that is cancelled meanwhile is cancelled: the client library can lose that while it connects.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
     try:
         async with asyncio.timeout(CALL_S):
-            return await work()
+            answer = await work()
     except TimeoutError:
         raise Unavailable("store-timeout") from None
     except (RedisError, OSError, asyncio.IncompleteReadError) as error:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError from error
         raise Unavailable(_slug(error)) from error
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return answer
 
 
 class Client:

@@ -7,7 +7,7 @@ https://learn.microsoft.com/en-us/azure/devops/service-hooks/services/webhooks
 from typing import Any
 
 from gateway.wire.api import Api, basic, bearer
-from gateway.wire.types import Found, Hook, Provider, Want, WireProblem
+from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 VERSION = "api-version=7.1"
 PATH = "/_apis/hooks/subscriptions"
@@ -25,7 +25,7 @@ def desired(want: Want) -> list[Hook]:
     pairs = {
         (str(project), event)
         for subscription in want.subscriptions
-        for project in subscription.grants.get("projects", ())
+        for project in granted(subscription, "projects")
         for event in want.events(subscription)
     }
     if not pairs:

@@ -6,7 +6,7 @@ https://docs.github.com/en/rest/repos/webhooks, https://docs.github.com/en/rest/
 from typing import Any
 
 from gateway.wire.api import Api, bearer
-from gateway.wire.types import Found, Hook, Provider, Want, WireProblem
+from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 PAGE = 100
 
@@ -21,11 +21,11 @@ def desired(want: Want) -> list[Hook]:
     events: dict[str, set[str]] = {}
     for subscription in want.subscriptions:
         named = {name.partition(".")[0] for name in want.events(subscription)}
-        repositories = subscription.grants.get("repositories", ())
+        repositories = granted(subscription, "repositories")
         scopes = [f"repos/{name}" for name in repositories]
         # An item of a project belongs to the organization: its event has no repository hook.
         if not repositories or "projects_v2_item" in named:
-            scopes += [f"orgs/{name}" for name in subscription.grants.get("organizations", ())]
+            scopes += [f"orgs/{name}" for name in granted(subscription, "organizations")]
         if not scopes:
             raise WireProblem(
                 f"{subscription.digest} grants no repository and no organization: recompile it with `repos` or `orgs`"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.wire.api import Api
-from gateway.wire.types import Found, Hook, Provider, Want, WireProblem
+from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 PAGE = 100
 # `object_kind` of a delivery -> the attribute that switches it on.
@@ -35,7 +35,7 @@ def desired(want: Want) -> list[Hook]:
         kinds = {name.partition(".")[0] for name in want.events(subscription)}
         if unknown := kinds - SWITCHES.keys():
             raise WireProblem(f"GitLab has no switch for {', '.join(sorted(unknown))}: set it by hand, and check there")
-        for project in subscription.grants.get("projects", ()):
+        for project in granted(subscription, "projects"):
             wanted.setdefault(str(project), set()).update(SWITCHES[kind] for kind in kinds)
     every = sorted(set(SWITCHES.values()))
     return [

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.wire.api import Api, WireRefused
-from gateway.wire.types import Found, Hook, Provider, Want, WireProblem
+from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 FIELDS = "id url enabled resourceTypes team { id }"
 LIST = f"query($after: String) {{ webhooks(first: 100, after: $after) {{ nodes {{ {FIELDS} }} pageInfo {{ hasNextPage endCursor }} }} }}"
@@ -25,7 +25,7 @@ def desired(want: Want) -> list[Hook]:
     """One webhook a granted team, with the resource types of the subscriptions that grant it."""
     types: dict[str, set[str]] = {}
     for subscription in want.subscriptions:
-        for team in subscription.grants.get("teams", ()):
+        for team in granted(subscription, "teams"):
             types.setdefault(str(team), set()).update(name.partition(".")[0] for name in want.events(subscription))
     if not types:
         raise WireProblem("no subscription grants a team: a Linear webhook is made for teams")

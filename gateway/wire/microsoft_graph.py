@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.wire.api import Api, WireRefused, bearer
-from gateway.wire.types import Found, Hook, Provider, Want, WireProblem
+from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 # At most 4,320 minutes for chatMessage; asked for with a margin, since a later time than the most is refused.
 # https://learn.microsoft.com/en-us/graph/api/resources/subscription#subscription-lifetime
@@ -21,13 +21,13 @@ def desired(want: Want) -> list[Hook]:
     """The messages of each granted channel."""
     changes: dict[str, set[str]] = {}
     for subscription in want.subscriptions:
-        teams = sorted(map(str, subscription.grants.get("teams", ())))
+        teams = sorted(map(str, granted(subscription, "teams")))
         if len(teams) != 1:
             raise WireProblem(
                 f"{subscription.digest} grants {len(teams)} teams, and a grant does not say which channel is whose: "
                 "compile one subscription a team"
             )
-        for channel in subscription.grants.get("channels", ()):
+        for channel in granted(subscription, "channels"):
             resource = f"/teams/{quote(teams[0], safe='')}/channels/{quote(str(channel), safe=':@')}/messages"
             changes.setdefault(resource, set()).update(want.events(subscription))
     return [

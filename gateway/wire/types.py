@@ -14,6 +14,11 @@ class WireProblem(Exception):  # noqa: N818 (told to the operator)
     """The configuration does not say enough, or says what the provider cannot do; the text has the next step."""
 
 
+def granted(subscription: Subscription, collection: str) -> list[str]:
+    """The values that a subscription's document grants of a collection, as text, sorted."""
+    return sorted({str(value) for value in subscription.document["grants"].get(collection, ())})
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """What one source needs of its provider. `secret` is the first of the source's, as the provider takes it."""
@@ -36,7 +41,7 @@ class Want:
 
     def granted(self, collection: str) -> list[str]:
         """Every value of a collection that some subscription grants, as text, sorted."""
-        return sorted({str(value) for one in self.subscriptions for value in one.grants.get(collection, ())})
+        return sorted({value for one in self.subscriptions for value in granted(one, collection)})
 
 
 @dataclass(frozen=True, slots=True)

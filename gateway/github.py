@@ -286,6 +286,44 @@ class GitHubApp:
                 return Installation(number, login, granted, rest.get("suspended_at") is not None)
         raise GitHubAway(Answer("retry", got.status, "answer-malformed"))
 
+    # -- the App's own webhook ----------------------------------------------------------------------------------------
+
+    async def hook_url(self) -> str | None:
+        """Return where the App's webhook sends, None where it has none.
+
+        https://docs.github.com/en/rest/apps/webhooks#get-a-webhook-configuration-for-an-app
+        """
+        try:
+            reply = self._expect(None, await self._as_app("GET", "/app/hook/config"), 200)
+        except GitHubRefusal:
+            return None
+        match _json(reply):
+            case {"url": str(url)}:
+                return url
+        return None
+
+    async def hook_deliveries(self, where: str | None = None) -> tuple[list[Any], str | None]:
+        """Return one page of the App webhook's deliveries, newest first, and where the next page is.
+
+        https://docs.github.com/en/rest/apps/webhooks#list-deliveries-for-an-app-webhook
+        """
+        path = "/app/hook/deliveries?per_page=100" if where is None else where
+        reply = self._expect(None, await self._as_app("GET", path, limit=CONTENT_BYTES), 200)
+        rows = _json(reply)
+        if not isinstance(rows, list):
+            raise GitHubAway(Answer("retry", reply.status, "answer-malformed"))
+        following = next_link(reply.headers.get("link", ""))
+        if following is not None and not following.startswith(self.api_url + "/"):
+            following = None  # the App's proof goes to its own API alone
+        return rows, following and following.removeprefix(self.api_url)
+
+    async def redeliver(self, delivery: str) -> None:
+        """Ask for another attempt; raises GitHubAway, GitHubRefusal.
+
+        https://docs.github.com/en/rest/apps/webhooks#redeliver-a-delivery-for-an-app-webhook
+        """
+        self._expect(None, await self._as_app("POST", f"/app/hook/deliveries/{int(delivery)}/attempts"), 202)
+
     # -- who asks ----------------------------------------------------------------------------------------------------
 
     async def _as_installation(
@@ -313,8 +351,10 @@ class GitHubApp:
                 del self._tokens[scope]
         return Answer("retry", 401, "app-unauthorized")
 
-    async def _as_app(self, method: str, where: str, body: bytes | None = None) -> _Reply | Answer:
-        reply = await self._call(method, where, f"Bearer {self._app_jwt()}", body)
+    async def _as_app(
+        self, method: str, where: str, body: bytes | None = None, *, limit: int = ANSWER_BYTES
+    ) -> _Reply | Answer:
+        reply = await self._call(method, where, f"Bearer {self._app_jwt()}", body, limit=limit)
         if not isinstance(reply, Answer) and reply.status == 401:
             self._jwt = None
             return Answer("retry", 401, "app-unauthorized")
@@ -550,6 +590,12 @@ def _rate(headers: Mapping[str, str]) -> Rate | None:
         return None
     remaining, limit, reset = map(int, texts)
     return Rate(remaining, limit, reset)
+
+
+def next_link(header: str) -> str | None:
+    """Return the link of the next page. https://docs.github.com/en/rest/using-the-rest-api/using-pagination-in-the-rest-api."""
+    found = re.search(r'<([^<>]+)>;\s*rel="next"', header)
+    return found[1] if found else None
 
 
 def _http_date(text: str) -> float | None:

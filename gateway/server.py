@@ -43,6 +43,7 @@ from gateway.settings import Base, Configuration, load_configuration, resolve
 from gateway.storage import open_store
 from gateway.store import Store
 from gateway.subscriptions import Enrolled
+from gateway.sweep import Sweeper
 from gateway.tracing import Traces
 from gateway.watch import Watch
 
@@ -131,7 +132,7 @@ async def serve(
             gateway.wake = dispatcher.wake
             dispatcher.share(processes)
             await notify(stack, gateway, lookout, session)
-            renew(stack, gateway, session)
+            renew(stack, gateway, session, app)
         reloader = Reloader(gateway)
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         watching = asyncio.create_task(reloader.run())
@@ -243,10 +244,13 @@ def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
     )
 
 
-def renew(stack: AsyncExitStack, gateway: Gateway, session: aiohttp.ClientSession) -> None:
-    """Keep alive what expires at a provider, until the stack ends."""
-    renewing = asyncio.create_task(Renewer(lambda: gateway.configuration, gateway.store, session).run())
-    stack.callback(renewing.cancel)
+def renew(stack: AsyncExitStack, gateway: Gateway, session: aiohttp.ClientSession, app: GitHubApp) -> None:
+    """Keep alive what expires at a provider, and ask again for what one could not deliver, until the stack ends."""
+    for part in (
+        Renewer(lambda: gateway.configuration, gateway.store, session),
+        Sweeper(lambda: gateway.configuration, gateway.store, session, app),
+    ):
+        stack.callback(asyncio.create_task(part.run()).cancel)
 
 
 async def notify(stack: AsyncExitStack, gateway: Gateway, lookout: Lookout, session: aiohttp.ClientSession) -> None:

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.cli.options import config_option, json_option
-from gateway.errors import ConfigError, Problem
+from gateway.cli.store import ask
+from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.settings import Configuration, load_configuration, resolve
 
 
@@ -19,10 +20,14 @@ from gateway.settings import Configuration, load_configuration, resolve
 @config_option
 @json_option
 def check(config: Path, *, as_json: bool) -> None:
-    """Check configuration, profiles, subscriptions and secret references; exit 2 with every problem found."""
+    """Check configuration, profiles, subscriptions, secret references and what the store survives; exit 2 with every problem.
+
+    An embedded store is not started for it. One that does not answer is no problem of the configuration: standard error
+    says that it was not looked at.
+    """
     try:
         loaded = load_configuration(config)
-        problems: Sequence[Problem] = further_problems(loaded)
+        problems: Sequence[Problem] = [*further_problems(loaded), *store_problems(loaded)]
     except ConfigError as error:
         problems = error.problems
     if as_json:
@@ -33,6 +38,19 @@ def check(config: Path, *, as_json: bool) -> None:
     click.echo(f"{config}: good. Sources: {len(loaded.sources)}, enrolled subscriptions: {len(loaded.enrolled)}.")
     for name in loaded.sources if loaded.settings.server.public_url else ():
         click.echo(f"  {name}: {loaded.settings.server.public_url}/hooks/{name}")
+
+
+def store_problems(loaded: Configuration) -> Sequence[Problem]:
+    """What makes the store unfit: no append-only file, eviction of any key, a version or a schema that is not ours."""
+    if loaded.settings.store.url is None:
+        return ()
+    try:
+        ask(loaded, lambda store: store.ping())
+    except ConfigError as error:
+        return error.problems
+    except Unavailable as error:
+        click.echo(f"the store is away ({error.reason}): what it survives was not checked", err=True)
+    return ()
 
 
 def further_problems(loaded: Configuration) -> list[Problem]:

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import click
 
 from gateway.errors import ConfigError, Unavailable
-from gateway.settings import Base
+from gateway.settings import Base, Configuration
 from gateway.store import Store
 
 T = TypeVar("T")
 
 
-def ask(base: Base, question: Callable[[Store], Awaitable[T]]) -> T:
+def ask(base: Base | Configuration, question: Callable[[Store], Awaitable[T]]) -> T:
     """Open the store, ask it one thing, close it. Raises Unavailable or ConfigError."""
     from gateway.storage import opened  # noqa: PLC0415 (commands that ask no store start faster)
 

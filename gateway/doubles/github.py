@@ -37,6 +37,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gateway.doubles.deliveries import PERIOD_S, Log
+
 # https://docs.github.com/en/rest/repos/repos#create-a-repository-dispatch-event
 MAX_EVENT_TYPE = 100
 MAX_PAYLOAD_KEYS = 10
@@ -135,6 +137,11 @@ class Token:
     expires_at: float
 
 
+async def _taken(_delivery: str) -> int:
+    """Answer a redelivery where no test says otherwise."""
+    return 200
+
+
 class Refused(Exception):  # noqa: N818 (an answer)
     """An answer of GitHub other than success."""
 
@@ -173,6 +180,8 @@ class GitHubDouble:
         self.calls: Counter[str] = Counter()
         self.in_flight = 0
         self.most_in_flight = 0
+        self.hook_url: str | None = None
+        self.log = Log(_taken, clock)
         self._key = key
         self._clock = clock
         self._tokens: dict[str, Token] = {}
@@ -191,6 +200,9 @@ class GitHubDouble:
             [
                 web.post("/app/installations/{id:\\d+}/access_tokens", self._access_tokens),
                 web.get("/app", self._app),
+                web.get("/app/hook/config", self._hook_config),
+                web.get("/app/hook/deliveries", self._hook_deliveries),
+                web.post("/app/hook/deliveries/{id:\\d+}/attempts", self._hook_attempts),
                 web.get("/app/installations/{id:\\d+}", self._installation),
                 web.get("/users/{login}", self._user),
                 web.post("/repos/{owner}/{name}/dispatches", self._dispatches),
@@ -346,6 +358,23 @@ class GitHubDouble:
         if "raw" not in request.headers.get("Accept", ""):
             raise Refused(415, "This double answers contents in the raw media type alone")
         return web.Response(body=io.BytesIO(held), content_type="application/vnd.github.raw+json")
+
+    async def _hook_config(self, request: web.Request) -> web.StreamResponse:
+        """https://docs.github.com/en/rest/apps/webhooks#get-a-webhook-configuration-for-an-app."""
+        self._check_jwt(request)
+        return web.json_response(
+            {"content_type": "json", "insecure_ssl": "0", "secret": "********", "url": self.hook_url}
+        )
+
+    async def _hook_deliveries(self, request: web.Request) -> web.StreamResponse:
+        self._check_jwt(request)
+        return self.log.github(request)
+
+    async def _hook_attempts(self, request: web.Request) -> web.StreamResponse:
+        self._check_jwt(request)
+        if not await self.log.again(request.match_info["id"], PERIOD_S):
+            raise Refused(404, "Not Found")
+        return web.json_response({}, status=202)
 
     async def _app(self, request: web.Request) -> web.StreamResponse:
         self.calls["app"] += 1

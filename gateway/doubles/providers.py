@@ -25,6 +25,8 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import aiohttp
 from aiohttp import web
 
+from gateway.doubles.deliveries import PERIOD_S, Log
+
 TOKEN = "double-api-token"  # noqa: S105 (a double's)
 CLIENT = ("double-client", "double-client-secret")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -86,6 +88,8 @@ class ProvidersDouble:
         self.clock = clock
         self._next = 100
         self._faults: list[Mapping[str, Any]] = []
+        self.logs: dict[int, Log] = {}
+        self._resends: list[float] = []
 
     def app(self) -> web.Application:
         """Every API's routes."""
@@ -94,6 +98,12 @@ class ProvidersDouble:
         for where, handler in (*hooks, ("/gitlab/api/v4/projects/{project}", self._gitlab)):
             app.router.add_route("*", where + "/hooks", handler)
             app.router.add_route("*", where + "/hooks/{id:\\d+}", handler)
+        for where in ("/github/{kind:repos}/{owner}/{name}", "/github/{kind:orgs}/{owner}"):
+            app.router.add_get(where + "/hooks/{id:\\d+}/deliveries", self._github_log)
+            app.router.add_post(where + "/hooks/{id:\\d+}/deliveries/{attempt:\\d+}/attempts", self._github_again)
+        project = "/gitlab/api/v4/projects/{project}/hooks/{id:\\d+}/events"
+        app.router.add_get(project, self._gitlab_log)
+        app.router.add_post(project + "/{attempt:\\d+}/resend", self._gitlab_again)
         app.add_routes(
             [
                 web.post("/linear/graphql", self._linear),
@@ -129,6 +139,24 @@ class ProvidersDouble:
         return self._next
 
     # -- GitHub: https://docs.github.com/en/rest/repos/webhooks -------------------------------------------------------
+
+    def log(self, hook: int) -> Log:
+        """The delivery log of a hook; `send` answers 200 until it is given another."""
+
+        async def send(_delivery: str) -> int:
+            return 200
+
+        return self.logs.setdefault(hook, Log(send, self.clock))
+
+    async def _github_log(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            raise Refused(401, {"message": "Bad credentials"})
+        return self.log(int(request.match_info["id"])).github(request)
+
+    async def _github_again(self, request: web.Request) -> web.StreamResponse:
+        if not await self.log(int(request.match_info["id"])).again(request.match_info["attempt"], PERIOD_S):
+            raise Refused(404, {"message": "Not Found"})
+        return web.json_response({}, status=202)
 
     async def _github(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -175,6 +203,23 @@ class ProvidersDouble:
         return hooks[ident]
 
     # -- GitLab: https://docs.gitlab.com/api/project_webhooks/ --------------------------------------------------------
+
+    async def _gitlab_log(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("PRIVATE-TOKEN") != TOKEN:
+            raise Refused(401, {"message": "401 Unauthorized"})
+        return self.log(int(request.match_info["id"])).gitlab(request)
+
+    async def _gitlab_again(self, request: web.Request) -> web.StreamResponse:
+        """Five a minute: https://docs.gitlab.com/administration/settings/rate-limit-on-webhook-operations/."""
+        self._resends = [at for at in self._resends if self.clock() - at < 60]
+        if len(self._resends) >= 5:
+            raise Refused(
+                429, {"message": {"error": "This endpoint has been requested too many times. Try again later."}}
+            )
+        self._resends.append(self.clock())
+        if not await self.log(int(request.match_info["id"])).again(request.match_info["attempt"], 7 * 86_400):
+            raise Refused(404, {"message": "404 Not found"})
+        return web.json_response({"response_status": 200}, status=201)
 
     async def _gitlab(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("PRIVATE-TOKEN") != TOKEN:

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import aiohttp
 
 from gateway.errors import Unavailable
+from gateway.github import next_link
 
 TIMEOUT_S = 30.0  # creating a Graph subscription waits for our own answer to its validation
 ANSWER_BYTES = 4 * 1024 * 1024
@@ -43,7 +44,7 @@ class OAuthClient:
         form = {"grant_type": "client_credentials", "client_id": self.client_id, "scope": self.scope}
         body = urlencode({**form, "client_secret": self.client_secret}).encode()
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-        status, answer = await exchange(session, "POST", self.token_url, headers, body)
+        status, answer, _ = await exchange(session, "POST", self.token_url, headers, body)
         if status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
             raise WireRefused(status, f"POST {self.token_url}", _message(answer, (self.client_secret,)))
         lifetime = answer.get("expires_in")
@@ -75,6 +76,15 @@ class Api:
 
         Raises WireRefused for a 4xx or 3xx, Unavailable where the provider is away or overloaded.
         """
+        answer, _ = await self._call(method, path, body)
+        return answer
+
+    async def page(self, path: str) -> tuple[Any, str | None]:
+        """Make a GET call; return its answer and the link of the next page. Raises as `call` does."""
+        answer, link = await self._call("GET", path, None)
+        return answer, next_link(link)
+
+    async def _call(self, method: str, path: str, body: Any) -> tuple[Any, str]:
         if isinstance(self._credential, OAuthClient):
             headers: Mapping[str, str] = bearer(await self._credential.token(self._session))
         else:
@@ -82,12 +92,12 @@ class Api:
         sent = None if body is None else json.dumps(body).encode()
         if sent is not None:
             headers = {**headers, "Content-Type": "application/json"}
-        status, answer = await exchange(self._session, method, self.address(path), headers, sent)
+        status, answer, link = await exchange(self._session, method, self.address(path), headers, sent)
         if status == 429 or status >= 500:
             raise Unavailable("provider-busy" if status == 429 else "provider-error", 60)
         if not 200 <= status < 300:
             raise WireRefused(status, f"{method} {path}", _message(answer, self._secrets))
-        return answer
+        return answer, link
 
     def address(self, path: str) -> str:
         """The whole URL of a path; a link to another place is not followed, since the token would go there."""
@@ -100,8 +110,8 @@ class Api:
 
 async def exchange(
     session: aiohttp.ClientSession, method: str, url: str, headers: Mapping[str, str], body: bytes | None
-) -> tuple[int, Any]:
-    """One HTTP exchange: status and decoded JSON (None where it is none)."""
+) -> tuple[int, Any, str]:
+    """One HTTP exchange: status, decoded JSON (None where it is none), and the `link` header."""
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     sent = {"User-Agent": "webhook-gateway", "Accept": "application/json", **headers}
     try:
@@ -111,13 +121,13 @@ async def exchange(
             content = await response.content.read(ANSWER_BYTES)
             while len(content) < ANSWER_BYTES and (more := await response.content.read(ANSWER_BYTES - len(content))):
                 content += more
-            status = response.status
+            status, link = response.status, response.headers.get("link", "")
     except (aiohttp.ClientError, TimeoutError, OSError):
         raise Unavailable("provider-unreachable", 30) from None
     try:
-        return status, json.loads(content) if content else None
+        return status, json.loads(content) if content else None, link
     except ValueError:
-        return status, None
+        return status, None, link
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import families, strict_json
-from gateway.declarations import Connector, bind, compile_trigger, connector_from, lower_values
+from gateway.declarations import Connector, bind, connector_from, lower_values
 from gateway.errors import ConfigError, Problem, Rejection
 from gateway.frontmatter import Document, load_frontmatter
 from gateway.subscriptions import (
@@ -29,6 +29,7 @@ from gateway.subscriptions import (
     load_subscription,
     seal,
 )
+from gateway.triggers import compile_trigger
 
 ROUTE: Final = "gateway-dispatch"
 OPT_IN: Final = ".github/workflows/aw.json"

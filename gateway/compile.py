@@ -281,8 +281,11 @@ def _imported(consumer: Document, path: tuple[str | int, ...], uses: str, root: 
     """Read one import from inside `.github/`; None for a remote one, whose connector is then reported as missing."""
     if "@" in uses:
         return None
-    file = (root / uses).resolve()
     inside = (root / ".github").resolve()
+    try:
+        file = (root / uses).resolve()
+    except ValueError:  # a character that no path can hold
+        file = root
     if not uses.startswith(".github/") or not file.is_relative_to(inside):
         fix = "import a file under .github/ of the same repository"
         raise ConfigError([consumer.problem((*path, "uses"), f"{uses} is not inside .github/", fix)])

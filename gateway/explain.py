@@ -131,7 +131,7 @@ def completed(raw: RawDelivery, profile: Profile, wanted: Container[str]) -> tup
     if not any(_all_there(raw, parts) for parts in profile.delivery_id.parts):
         for part in profile.delivery_id.parts[0]:
             if part.startswith("header:") and raw.header(part.removeprefix("header:")) is None:
-                added[part.removeprefix("header:")] = _PLACEHOLDER_ID
+                added.setdefault(part.removeprefix("header:"), _PLACEHOLDER_ID)  # Sentry's holds the event's name
     pairs = tuple((name.encode(), value.encode()) for name, value in added.items())
     return replace(raw, headers=(*raw.headers, *pairs)), tuple(added)
 

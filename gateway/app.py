@@ -24,7 +24,7 @@ from gateway.delivery import Outcome, RawDelivery
 from gateway.errors import Rejection, Unavailable
 from gateway.events import Event, read
 from gateway.keys import Keys
-from gateway.match import Considered, Match, match
+from gateway.match import MAX_CONSIDERED, Considered, Match, match, most_telling
 from gateway.overload import Overload, Overloaded
 from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
@@ -35,7 +35,6 @@ from gateway.usage import Usage
 from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
 from gateway.watch import Watch
 
-MAX_CONSIDERED = 20
 PREFIX = "/hooks/"
 Rejected = tuple[tuple[int, str], ...]  # the refused items of a batch: position and reason
 
@@ -95,7 +94,7 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     found = [(event, *match(event, source, index)) for event in reading.events]
     if any(matches for _, matches, _ in found):
         found = without_suspended(found, await gateway.suspensions.current())
-    considered = tuple(c for _, _, each in found for c in each)[:MAX_CONSIDERED]
+    considered = most_telling((c for _, _, each in found for c in each), SUSPENDED)
     wanted = [(event, matches) for event, matches, _ in found if matches]
     if not wanted:
         return _nothing_wanted(raw, source.profile, reading.ignored, reading.rejected, considered, verified.key)

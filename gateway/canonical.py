@@ -91,6 +91,11 @@ def _split_origin(text: str) -> tuple[str, str]:
     return f"https://{match[1]}{port}", text[8 + len(authority) :]
 
 
+def has_bad_segment(path: str) -> bool:
+    """Tell whether a path has an empty segment or one of dots; one slash at its end, behind a segment, is neither."""
+    return path == "/" or any(segment in {"", ".", ".."} for segment in path.removesuffix("/").split("/")[1:])
+
+
 Region: TypeAlias = Literal["path", "query", "fragment"]
 
 
@@ -240,8 +245,7 @@ def _parse_hole(region: Region, match: re.Match[str]) -> _Hole:
 def _check_region(region: Region, shape: str) -> None:
     """Check a region with its placeholders written `{}`."""
     if region == "path":
-        segments = shape.split("/")[1:]
-        if any(segment in {"", ".", ".."} for segment in segments):
+        if has_bad_segment(shape):
             raise ValueError("its path has an empty segment or one of dots")
         if "%2F" in shape or "%5C" in shape:
             raise ValueError("its path has an encoded slash")
@@ -345,7 +349,7 @@ def _sent_origin(authority: str) -> str:
 def _read_built(url: str) -> _Sent:
     origin, rest = _split_origin(url)
     path, query, fragment = _split_rest(rest)
-    return _Sent(origin, tuple(path.split("/")[1:]), query, fragment)
+    return _Sent(origin, tuple(path.removesuffix("/").split("/")[1:]), query, fragment)
 
 
 def _compare(sent: _Sent, built: _Sent) -> str | None:

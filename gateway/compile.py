@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import families, strict_json
-from gateway.declarations import Connector, bind, compile_trigger, connector_from, lower_values
+from gateway.declarations import Connector, bind, connector_from, lower_values
 from gateway.errors import ConfigError, Problem, Rejection
 from gateway.frontmatter import Document, load_frontmatter
 from gateway.subscriptions import (
@@ -29,6 +29,7 @@ from gateway.subscriptions import (
     load_subscription,
     seal,
 )
+from gateway.triggers import compile_trigger
 
 ROUTE: Final = "gateway-dispatch"
 OPT_IN: Final = ".github/workflows/aw.json"
@@ -280,8 +281,11 @@ def _imported(consumer: Document, path: tuple[str | int, ...], uses: str, root: 
     """Read one import from inside `.github/`; None for a remote one, whose connector is then reported as missing."""
     if "@" in uses:
         return None
-    file = (root / uses).resolve()
     inside = (root / ".github").resolve()
+    try:
+        file = (root / uses).resolve()
+    except ValueError:  # a character that no path can hold
+        file = root
     if not uses.startswith(".github/") or not file.is_relative_to(inside):
         fix = "import a file under .github/ of the same repository"
         raise ConfigError([consumer.problem((*path, "uses"), f"{uses} is not inside .github/", fix)])

@@ -1,15 +1,13 @@
 # ruff: noqa: TRY004, TRY301 (a wrong type in a declaration is a wrong value: one exception, reported with its field)
-"""Connector declarations: what native evidence means, read from Markdown and frozen into compiled triggers.
+"""Connector declarations: a connector's Markdown, and what of it an import selects, lowered to plain JSON.
 
-The fields of `connectors.<id>` and of a trigger follow the connector specification of GitHub Agentic Workflows
-(https://github.github.com/gh-aw/reference/connectors/, sections 2 and 8). Ours are `extract`, `canonicalUrl`, `urlShapes` and
-`literals`. A declaration goes through three forms:
+The fields of `connectors.<id>` follow the connector specification of GitHub Agentic Workflows
+(https://github.github.com/gh-aw/reference/connectors/, sections 2 and 8). A declaration goes through three forms:
 
 1. `load_connector` reads and checks the Markdown; nothing is chosen yet.
 2. `bind` takes the import's `with`, substitutes `${{ github.aw.import-inputs.x }}` in the selected triggers and lowers
    them to plain JSON with exact grants.
-3. `compile_trigger` turns one lowered trigger into the form that matching reads. It is what a subscription is loaded
-   with, so it checks everything again and trusts no earlier step.
+3. `gateway.triggers` compiles that JSON, here to refuse early and again wherever a subscription is loaded.
 
 `literals` says what an import input stands for where a URL template spells it out: `{workspace: organizations}` a granted
 collection, which must then have exactly one value; `{organization: "@installation"}` one value of the source's identity;
@@ -18,17 +16,26 @@ collection, which must then have exactly one value; `{organization: "@installati
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gateway import canonical, pointers
-from gateway.canonical import Extraction, Template
+from gateway import canonical
 from gateway.errors import ConfigError, Problem
 from gateway.frontmatter import Document, load_frontmatter
-from gateway.predicates import Predicate, compile_predicate
+from gateway.triggers import (
+    NAME,
+    PRIMITIVES,
+    TRIGGER_FIELDS,
+    VARIANT_FIELDS,
+    check_fields,
+    check_list,
+    check_literals,
+    check_names,
+    check_profiles,
+    compile_trigger,
+)
 
-NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}\Z")
 RESERVED: Final = frozenset(
     {
         "issue", "pull-request", "discussion", "issue-comment", "pull-request-comment", "discussion-comment",
@@ -38,8 +45,6 @@ RESERVED: Final = frozenset(
     },
 )  # fmt: skip
 MAX_VALUE_CHARACTERS: Final = 1024  # what an envelope's filter value holds
-PRIMITIVES: Final = ("string", "integer", "number", "boolean")
-FIRST_TOKEN: Final = "first-token:"  # noqa: S105 (no secret): normalize reference (GitHub families alone): the `/name` that a comment begins with
 
 _CONNECTOR_FIELDS: Final = frozenset(
     {
@@ -54,307 +59,10 @@ _CONNECTOR_FIELDS: Final = frozenset(
         "safe-outputs",
     },
 )
-_VARIANT_FIELDS: Final = frozenset({"match", "when", "extract", "normalize", "types", "canonicalUrl", "urlShapes"})
-_TRIGGER_FIELDS: Final = _VARIANT_FIELDS | {
-    "verificationProfile", "nativeEvents", "resources", "filters", "variants", "resourceOrigins", "literals",
-}  # fmt: skip
-_LOWERED_FIELDS: Final = _TRIGGER_FIELDS | {"url"}
 _INPUT_FIELDS: Final = frozenset({"type", "description", "default", "required", "items", "enum"})
 _INPUT: Final = re.compile(r"\$\{\{\s*github\.aw\.import-inputs\.([A-Za-z][A-Za-z0-9_-]{0,62})(\[0\])?\s*\}\}")
 _DECIMAL: Final = re.compile(r"(0|-?[1-9][0-9]{0,18})\Z")
 _MAX_SAFE: Final = 2**53 - 1  # RFC 8785 numbers are binary64: a larger integer has no canonical form
-
-
-# ---- the compiled form ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SentUrl:
-    """A URL that the provider may send: where it stands and, where it is not the canonical one, its own template.
-
-    Without `reference`, the template built from other evidence must, where it can be filled, give the canonical URL too.
-    """
-
-    reference: str | None
-    template: Template | None
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """One payload shape of a trigger: its base fields with one variant laid over them."""
-
-    match: tuple[tuple[str, tuple[str, ...], Any], ...]
-    when: tuple[Predicate, ...]
-    extracts: tuple[tuple[str, Extraction], ...]
-    normalize: Mapping[str, str]
-    urls: tuple[SentUrl, ...]
-    types: Mapping[str, str]
-    template: Template | None
-    shapes: tuple[Template, ...]
-
-    def reference(self, name: str) -> str:
-        """Return what `name` is read from: a pointer, a fact, or the text that an extraction takes apart."""
-        if name in self.normalize:
-            return self.normalize[name]
-        return next((source for source, pattern in self.extracts if name in pattern.names), name)
-
-
-@dataclass(frozen=True, slots=True)
-class Trigger:
-    """One compiled trigger. `needed` holds the names without which it never matches, `forms` at least one shape."""
-
-    name: str
-    profiles: tuple[str, ...]
-    native_events: tuple[str, ...]
-    forms: tuple[Form, ...]
-    resources: Mapping[str, str]
-    filters: Mapping[str, str]
-    origins: frozenset[str]
-    literals: Mapping[str, str | None]
-
-    @property
-    def facts(self) -> frozenset[str]:
-        """The facts, without `@`, that any form reads; a profile that does not establish them all cannot carry it."""
-        references = {
-            reference
-            for form in self.forms
-            for reference in (
-                *form.normalize.values(),
-                *(sent.reference for sent in form.urls if sent.reference is not None),
-                *(source for source, _ in form.extracts),
-            )
-        }
-        named = {reference[1:] for reference in references if reference.startswith("@")}
-        return frozenset(named.union(*(predicate.facts for form in self.forms for predicate in form.when)))
-
-    @property
-    def needs_url_template(self) -> bool:
-        """True where the canonical URL needs an enrollment's `url_template`."""
-        return any(form.template is None for form in self.forms)
-
-    def with_url_template(self, text: str) -> "Trigger":
-        """Lay an enrollment's reviewed template over every form. Raises ValueError where it does not fit."""
-        if any(form.template is not None for form in self.forms):
-            raise ValueError("the declaration has its own canonicalUrl")
-        template = _template(text, self.origins)
-        for form in self.forms:
-            _require_names(template.names, form, "url_template")
-        return replace(self, forms=tuple(replace(form, template=template) for form in self.forms))
-
-
-def compile_trigger(name: str, lowered: Mapping[str, Any]) -> Trigger:
-    """Compile one lowered trigger. Raises ValueError that says which field is wrong and how."""
-    if not NAME.match(name):
-        raise ValueError("the trigger's name does not match ^[a-z][a-z0-9-]{0,62}$")
-    _only(lowered, _LOWERED_FIELDS, "trigger")
-    origins = frozenset(_origin(text) for text in _texts(lowered.get("resourceOrigins"), "resourceOrigins"))
-    resources = _names(lowered.get("resources", {}), "resources")
-    filters = _names(lowered.get("filters", {}), "filters")
-    if not resources:
-        raise ValueError("resources: is empty, so that nothing would scope the trigger; name at least one")
-    if len(set(resources.values())) != len(resources):
-        raise ValueError("resources: two names share one collection; the envelope has one value for each")
-    variants = lowered.get("variants", [{}])
-    if not isinstance(variants, list) or not variants:
-        raise ValueError("variants: is no list of at least one variant; leave it out or write one")
-    forms = []
-    for index, variant in enumerate(variants):
-        _only(variant, _VARIANT_FIELDS | {"url"}, f"variants.{index}")
-        forms.append(_form(lowered, variant, origins))
-    trigger = Trigger(
-        name,
-        tuple(_profiles(lowered.get("verificationProfile"))),
-        tuple(_texts(lowered.get("nativeEvents"), "nativeEvents")),
-        tuple(forms),
-        resources,
-        filters,
-        origins,
-        _literals(lowered.get("literals", {})),
-    )
-    for form in forms:
-        _require_names([*resources, *filters.values()], form, "resources and filters")
-        if form.template is not None:
-            _require_names(form.template.names, form, "canonicalUrl")
-    return trigger
-
-
-def _form(base: Mapping[str, Any], variant: Mapping[str, Any], origins: frozenset[str]) -> Form:
-    """Lay one variant over the base: conditions add up, names and the URL replace."""
-    extracts = tuple(
-        (entry["from"], canonical.parse_extract(entry["pattern"]))
-        for part in (base, variant)
-        for entry in _extracts(part.get("extract", []))
-    )
-    normalize = dict(base.get("normalize", {})) | dict(variant.get("normalize", {}))
-    for name, reference in normalize.items():
-        _name(name, "normalize")
-        _reference(reference, f"normalize.{name}")
-    types = dict(base.get("types", {})) | dict(variant.get("types", {}))
-    for name, kind in types.items():
-        if kind not in PRIMITIVES:
-            raise ValueError(f"types.{name}: is none of {', '.join(PRIMITIVES)}")
-    url = variant.get("canonicalUrl", base.get("canonicalUrl"))
-    shapes = variant.get("urlShapes", [] if "canonicalUrl" in variant else base.get("urlShapes", []))
-    sent = [*base.get("url", []), *variant.get("url", [])]
-    form = Form(
-        match=tuple(entry for part in (base, variant) for entry in _matches(part.get("match", {}))),
-        when=tuple(_predicate(part["when"]) for part in (base, variant) if "when" in part),
-        extracts=extracts,
-        normalize=normalize,
-        urls=tuple(_sent_url(entry) for entry in sent),
-        types=types,
-        template=None if url is None else _template(url, origins),
-        shapes=tuple(_parse_template(shape, "urlShapes") for shape in _list(shapes, "urlShapes")),
-    )
-    for template in [*form.shapes, *(url.template for url in form.urls if url.template)]:
-        _require_names(template.names, form, "urlShapes")
-    _require_names(types, form, "types")
-    for predicate in form.when:
-        _require_names(predicate.names, form, "when")
-    return form
-
-
-def _require_names(names: Iterable[str], form: Form, field: str) -> None:
-    known = set(form.normalize).union(*(pattern.names for _, pattern in form.extracts))
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{field}: the name {name} is neither normalized nor extracted")
-
-
-def _sent_url(entry: Any) -> SentUrl:
-    if not isinstance(entry, dict) or not entry or not set(entry) <= {"from", "template"}:
-        raise ValueError("normalize.url: write a pointer or a list of {from, template}")
-    if "from" in entry:
-        _reference(entry["from"], "normalize.url")
-    template = _parse_template(entry["template"], "normalize.url") if "template" in entry else None
-    return SentUrl(entry.get("from"), template)
-
-
-def _template(text: Any, origins: frozenset[str]) -> Template:
-    template = _parse_template(text, "canonicalUrl")
-    if template.origin not in origins:
-        raise ValueError(f"canonicalUrl: its origin {template.origin} is not among resourceOrigins")
-    return template
-
-
-def _parse_template(text: Any, field: str) -> Template:
-    if not isinstance(text, str):
-        raise ValueError(f"{field}: a template is text")
-    try:
-        return canonical.parse_template(text)
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from error
-
-
-def _predicate(spec: Any) -> Predicate:
-    try:
-        return compile_predicate(spec)
-    except ValueError as error:
-        text = str(error)
-        raise ValueError(text if text.startswith("when") else f"when: {text}") from error
-
-
-def _matches(match: Any) -> list[tuple[str, tuple[str, ...], Any]]:
-    if not isinstance(match, dict):
-        raise ValueError("match: is no mapping of JSON Pointer to value")
-    entries = []
-    for pointer, value in match.items():
-        if not pointer.startswith("/"):
-            raise ValueError(f"match: {pointer} is no JSON Pointer")
-        try:
-            entries.append((pointer, pointers.parse(pointer), value))
-        except ValueError as error:
-            raise ValueError(f"match: {pointer}: {error}") from error
-    return entries
-
-
-def _extracts(entries: Any) -> list[dict[str, str]]:
-    """Check `extract`: one `{from, pattern}` or a list of them."""
-    listed = [entries] if isinstance(entries, dict) else entries
-    for entry in _list(listed, "extract"):
-        if not isinstance(entry, dict) or set(entry) != {"from", "pattern"} or not all(map(_is_text, entry.values())):
-            raise ValueError("extract: write {from: pointer, pattern: text}")
-        _reference(entry["from"], "extract.from")
-    return list(listed)
-
-
-def _reference(reference: Any, field: str) -> None:
-    """Check a reference: a JSON Pointer, `@fact`, or (families) `first-token:POINTER`."""
-    if not isinstance(reference, str):
-        raise ValueError(f"{field}: is no JSON Pointer and no @fact")
-    if reference.startswith("@"):
-        if not NAME.match(reference[1:]):
-            raise ValueError(f"{field}: {reference} names no fact")
-        return
-    pointer = reference.removeprefix(FIRST_TOKEN)
-    if len(pointer.encode()) > 256:
-        raise ValueError(f"{field}: the pointer is longer than 256 bytes")
-    try:
-        tokens = pointers.parse(pointer)
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from error
-    if not tokens:
-        raise ValueError(f"{field}: points at the whole document; name a member")
-
-
-def _origin(text: str) -> str:
-    try:
-        return canonical.parse_origin(text)
-    except ValueError as error:
-        raise ValueError(f"resourceOrigins: {error}") from error
-
-
-def _profiles(value: Any) -> list[str]:
-    profiles = [value] if isinstance(value, str) else _texts(value, "verificationProfile")
-    if not all(NAME.match(profile) for profile in profiles):
-        raise ValueError("verificationProfile: is no profile's name")
-    return profiles
-
-
-def _literals(value: Any) -> dict[str, str | None]:
-    if not isinstance(value, dict) or not all(item is None or isinstance(item, str) for item in value.values()):
-        raise ValueError("literals: write {input: collection}, {input: '@identity'} or {input: null}")
-    return dict(value)
-
-
-def _names(value: Any, field: str) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{field}: is no mapping")
-    for key, item in value.items():
-        _name(key, field)
-        _name(item, f"{field}.{key}")
-    return dict(value)
-
-
-def _name(value: Any, field: str) -> None:
-    if not isinstance(value, str) or not NAME.match(value):
-        raise ValueError(f"{field}: a name must match ^[a-z][a-z0-9-]{{0,62}}$")
-
-
-def _texts(value: Any, field: str) -> list[str]:
-    listed = _list(value, field)
-    if not listed or not all(isinstance(item, str) and item for item in listed) or len(set(listed)) != len(listed):
-        raise ValueError(f"{field}: must be a nonempty list of distinct texts")
-    return listed
-
-
-def _list(value: Any, field: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{field}: is no list")
-    return value
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _only(value: Any, known: Iterable[str], what: str) -> None:
-    """Refuse what is no mapping, and unknown fields."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{what}: is no mapping")
-    unknown = sorted(set(value) - set(known))
-    if unknown:
-        raise ValueError(f"{unknown[0]}: is an unknown field of a {what}")
 
 
 # ---- the connector file -----------------------------------------------------------------------------------------------
@@ -462,13 +170,17 @@ def _schema_problems(document: Document, schema: Any) -> list[Problem]:
     for name, spec in schema.items():
         path = ("import-schema", name)
         try:
-            _only(spec, _INPUT_FIELDS, "input")
+            check_fields(spec, _INPUT_FIELDS, "input")
             if spec.get("type") not in (*PRIMITIVES, "array"):
                 raise ValueError(f"type: is none of array, {', '.join(PRIMITIVES)}")
             items = spec.get("items", {"type": "string"})
-            _only(items, {"type", "description", "enum"}, "items")
+            check_fields(items, {"type", "description", "enum"}, "items")
             if items.get("type", "string") not in PRIMITIVES:
                 raise ValueError("items.type: is no primitive type")
+            for listed in (spec, items):
+                check_list(listed.get("enum", []), "enum")
+            for listed in (spec, items):
+                check_list(listed.get("enum", []), "enum")
             if "default" in spec:
                 _check_input(spec, spec["default"])
         except ValueError as error:
@@ -481,18 +193,20 @@ def _trigger_problems(connector: Connector, name: str) -> list[Problem]:
     trigger = connector.triggers[name]
     path = ("triggers", name)
     try:
-        _only(trigger, _TRIGGER_FIELDS, "trigger")
+        check_fields(trigger, TRIGGER_FIELDS, "trigger")
         for field in ("verificationProfile", "nativeEvents", "resourceOrigins"):
             if not trigger.get(field):
                 raise ValueError(f"{field}: is missing or empty")
-        for variant in trigger.get("variants", []):
-            _only(variant, _VARIANT_FIELDS, "variant")
-        for collection in _names(trigger.get("resources", {}), "resources").values():
+        for variant in check_list(trigger.get("variants", []), "variants"):
+            check_fields(variant, VARIANT_FIELDS, "variant")
+        for collection in check_names(trigger.get("resources", {}), "resources").values():
             if collection not in connector.resources:
                 raise ValueError(f"resources: {collection} is no collection under the connector's resources")
     except ValueError as error:
         field = str(error).partition(":")[0]
-        return [connector.problem((*path, field) if field in trigger else path, str(error), "mend the declaration")]
+        return [
+            connector.problem((*path, field) if field in TRIGGER_FIELDS else path, str(error), "mend the declaration")
+        ]
     return [
         connector.problem(path, f"names the input {used}, which import-schema does not have", "declare it")
         for used in sorted(_inputs_in(trigger) - set(connector.import_schema))
@@ -661,12 +375,11 @@ def lower_trigger(declared: Mapping[str, Any], inputs: Mapping[str, Any]) -> dic
     shapes = {"urlShapes": _given(declared["urlShapes"], inputs)} if "urlShapes" in declared else {}
     rest: dict[str, Any] = _substitute({key: value for key, value in declared.items() if key != "urlShapes"}, inputs)
     lowered = rest | shapes
-    lowered["verificationProfile"] = _profiles(lowered.get("verificationProfile"))
+    lowered["verificationProfile"] = check_profiles(lowered.get("verificationProfile"))
+    reviewed = declared["resourceOrigins"]
     lowered["resourceOrigins"] = [
-        _based_origin(text, declared_text)
-        for text, declared_text in zip(
-            _list(lowered["resourceOrigins"], "resourceOrigins"), declared["resourceOrigins"], strict=True
-        )
+        text if isinstance(reviewed, list) and text in reviewed else _based_origin(text)
+        for text in check_list(lowered["resourceOrigins"], "resourceOrigins")
     ]
     if literals:
         lowered["literals"] = literals
@@ -688,12 +401,12 @@ def _lower_part(part: dict[str, Any]) -> None:
 
 def _given(shapes: Any, inputs: Mapping[str, Any]) -> list[Any]:
     """Substitute in `urlShapes`; one that needs an input which is not given is left out."""
-    return [_substitute(shape, inputs) for shape in _list(shapes, "urlShapes") if _inputs_in(shape) <= set(inputs)]
+    return [_substitute(shape, inputs) for shape in check_list(shapes, "urlShapes") if _inputs_in(shape) <= set(inputs)]
 
 
-def _based_origin(text: Any, declared: Any) -> Any:
+def _based_origin(text: Any) -> Any:
     """Take the origin of an input that may carry a context path (Jira Data Center, a GitLab relative URL root)."""
-    if not isinstance(text, str) or text == declared:
+    if not isinstance(text, str):
         return text
     parts = urlsplit(text)
     if parts.query or parts.fragment or not parts.scheme:
@@ -703,8 +416,9 @@ def _based_origin(text: Any, declared: Any) -> Any:
 
 def _bound_literals(declared: Mapping[str, Any]) -> dict[str, str | None]:
     """Say for every input that the URL template spells out what it stands for (see the module's docstring)."""
-    templates = [part["canonicalUrl"] for part in [declared, *declared.get("variants", [])] if "canonicalUrl" in part]
-    known = _literals(declared.get("literals", {}))
+    parts = [declared, *declared.get("variants", [])]
+    templates = [part["canonicalUrl"] for part in parts if isinstance(part.get("canonicalUrl"), str)]
+    known = check_literals(declared.get("literals", {}))
     bound: dict[str, str | None] = dict(known)
     resources = declared.get("resources", {})
     for template in templates:
@@ -728,7 +442,7 @@ def _crowded(trigger: Mapping[str, Any], grants: Mapping[str, list[Any]]) -> lis
 
 def _grant(values: Any, kinds: set[str]) -> list[Any]:
     """Lower a grant to the declared types, in the order given. Raises ValueError."""
-    listed = [values] if isinstance(values, str) else _list(values, "the grant")
+    listed = [values] if isinstance(values, str) else check_list(values, "the grant")
     if not listed:
         raise ValueError("is empty, and an empty grant never matches")
     return [lowered for value in listed for lowered in _lower_values(value, kinds)]

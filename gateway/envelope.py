@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator, ValidationError, validators
 
-from gateway.canonical import MAX_URL_BYTES, canonical_json, digest, event_id, parse_origin
+from gateway.canonical import MAX_URL_BYTES, canonical_json, digest, event_id, has_bad_segment, parse_origin
 
 VERSION: Final = 2
 PROJECTION: Final = "resource-url-types-filters/v2"
@@ -234,7 +234,7 @@ def _check_event(event: Any, place: str) -> None:
         raise ValueError(f"{place}.id: is not the identity of its url")
     slash = event["url"].index("/", 8)
     origin, path = event["url"][:slash], re.split("[?#]", event["url"][slash:], maxsplit=1)[0]
-    if any(segment in {"", ".", ".."} for segment in path.split("/")[1:]):
+    if has_bad_segment(path):
         raise ValueError(f"{place}.url: its path has an empty segment or one of dots")
     try:
         normal = parse_origin(origin)

@@ -83,7 +83,7 @@ def load_yaml(text: str, file: str, first_line: int = 1) -> Document:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + first_line}: " if mark else ""
         raise ConfigError([Problem(file, "", f"{where}{error.problem}", "repair the YAML")]) from error
-    except YAMLError as error:
+    except (YAMLError, ValueError, OverflowError) as error:  # the last two: an escape beyond Unicode
         raise ConfigError(
             [Problem(file, "", "is no YAML: it holds a character that YAML forbids", "remove it")]
         ) from error

@@ -7,20 +7,20 @@
 5. A reason names a test and a pointer, never a value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway import canonical
-from gateway.declarations import FIRST_TOKEN, Form, SentUrl, Trigger
 from gateway.envelope import EnvelopeEvent, sendable
 from gateway.events import Event
 from gateway.pointers import MISSING, parse, resolve
 from gateway.predicates import Evidence, evaluate, exactly, explain
 from gateway.profiles import Source
 from gateway.subscriptions import Enrolled, Index, value_key
+from gateway.triggers import FIRST_TOKEN, Form, SentUrl, Trigger
 
-MAX_PASSED_OVER: Final = 20
+MAX_CONSIDERED: Final = 20
 _WHITE_SPACE: Final = " \t\n\r\v\f"
 
 
@@ -56,7 +56,10 @@ class _Nonmatch:
 
 
 def match(event: Event, source: Source, index: Index) -> tuple[tuple[Match, ...], tuple[Considered, ...]]:
-    """Match one event. Where nothing matched, up to 20 triggers that the index passed over are reported with `grant`."""
+    """Match one event, and say of up to 20 triggers what became of them.
+
+    Where nothing matched and there is room, triggers that the index passed over are among them, with the test `grant`.
+    """
     matches: list[Match] = []
     considered: list[Considered] = []
     for enrolled, trigger in index.candidates(source.name, event):
@@ -69,11 +72,21 @@ def match(event: Event, source: Source, index: Index) -> tuple[tuple[Match, ...]
             considered.append(Considered(digest, trigger.name, False, result.test, result.pointer))
     if not matches:
         seen = frozenset((one.digest, one.trigger) for one in considered)
+        room = MAX_CONSIDERED - len(considered)
         considered += [
             Considered(enrolled.subscription.digest, trigger.name, False, "grant", pointer)
-            for enrolled, trigger, pointer in index.passed_over(source.name, event, seen, MAX_PASSED_OVER)
+            for enrolled, trigger, pointer in index.passed_over(source.name, event, seen, room)
         ]
-    return tuple(matches), tuple(considered)
+    return tuple(matches), most_telling(considered)
+
+
+def most_telling(considered: Iterable[Considered], *tests: str) -> tuple[Considered, ...]:
+    """Return at most 20: first what matched, then what failed one of `tests`, then what came as far as its values."""
+
+    def rank(one: Considered) -> int:
+        return 0 if one.matched else 1 if one.test in tests else 3 if one.test == "grant" else 2
+
+    return tuple(sorted(considered, key=rank)[:MAX_CONSIDERED])
 
 
 def match_trigger(event: Event, enrolled: Enrolled, trigger: Trigger) -> EnvelopeEvent | _Nonmatch:

@@ -6,8 +6,8 @@
 from typing import Any
 
 from gateway import envelope
-from gateway.declarations import Trigger
 from gateway.subscriptions import Subscription
+from gateway.triggers import Trigger
 
 
 def check(body: Any, subscription: Subscription) -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway import canonical, families, strict_json
-from gateway.declarations import FIRST_TOKEN, NAME, Form, Trigger, compile_trigger
 from gateway.errors import ConfigError, Problem, Rejection
 from gateway.events import Event
 from gateway.pointers import MISSING, parse, resolve
 from gateway.profiles import JwtProof, Source
+from gateway.triggers import FIRST_TOKEN, NAME, Form, Trigger, compile_trigger
 
 VERSION: Final = 2
 PROJECTION: Final = "resource-url-types-filters/v2"
@@ -92,9 +92,9 @@ def load_subscription(data: bytes, file: str) -> Subscription:
     for name, lowered in document["triggers"].items():
         try:
             triggers[name] = compile_trigger(name, lowered)
-            _check_scope(document, triggers[name])
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except ValueError as error:
             problems.append(Problem(file, f"triggers.{name}", str(error), "compile it again"))
+    problems = problems or _scope_problems(document, triggers, file)
     if problems:
         raise ConfigError(problems)
     return Subscription(
@@ -175,14 +175,19 @@ def _is_values(value: Any) -> bool:
     )
 
 
-def _check_scope(document: Mapping[str, Any], trigger: Trigger) -> None:
+def _scope_problems(document: Mapping[str, Any], triggers: Mapping[str, Trigger], file: str) -> list[Problem]:
     """Check that every dimension of a trigger is granted and that some trigger has every filter that was set."""
-    for collection in trigger.resources.values():
-        if collection not in document["grants"]:
-            raise ValueError(f"resources: the collection {collection} is not granted")
-    known = {name for lowered in document["triggers"].values() for name in lowered.get("filters", {})}
-    for collection in sorted(set(document["filters"]) - known):
-        raise ValueError(f"filters: no trigger has the filter {collection}")
+    ungranted = [
+        Problem(file, f"triggers.{name}.resources", f"the collection {collection} is not granted", "compile it again")
+        for name, trigger in triggers.items()
+        for collection in trigger.resources.values()
+        if collection not in document["grants"]
+    ]
+    known = {collection for trigger in triggers.values() for collection in trigger.filters}
+    return ungranted + [
+        Problem(file, f"filters.{collection}", f"no trigger has the filter {collection}", "compile it again")
+        for collection in sorted(set(document["filters"]) - known)
+    ]
 
 
 # ---- activation -------------------------------------------------------------------------------------------------------
@@ -201,7 +206,7 @@ def activation_problem(enrolled: Enrolled, source: Source | None) -> str | None:
             return f"{name} reads the fact {fact}, which the profile {source.profile.name} does not establish"
         if trigger.needs_url_template and enrolled.url_template is None:
             return f"{name} needs a url_template in its enrollment"
-        problem = _literal_problem(trigger, source)
+        problem = _literal_problem(trigger, source) or _crowded_template(enrolled, trigger)
         if problem is not None:
             return problem
         if (
@@ -209,8 +214,12 @@ def activation_problem(enrolled: Enrolled, source: Source | None) -> str | None:
             and (source.origin or "https://github.com") not in trigger.origins
         ):
             return f"{name} is compiled for {', '.join(sorted(trigger.origins))}, not for the source's origin"
+    needing = [trigger for trigger in subscription.triggers.values() if trigger.needs_url_template]
+    if enrolled.url_template is not None and not needing:
+        return "url_template: the declaration has its own canonicalUrl"
     try:
-        _with_template(enrolled, next(iter(subscription.triggers.values())))
+        for trigger in needing:
+            _with_template(enrolled, trigger)
     except ValueError as error:
         return f"url_template: {error}"
     return None
@@ -236,8 +245,23 @@ def _literal_problem(trigger: Trigger, source: Source) -> str | None:
     return None
 
 
+def _crowded_template(enrolled: Enrolled, trigger: Trigger) -> str | None:
+    """Check an enrollment's template of a GitHub project: its number and owner are literals, so each is one value."""
+    template = enrolled.url_template
+    if template is None or not trigger.needs_url_template or enrolled.subscription.connector != families.CONNECTOR:
+        return None
+    for name, collection in (("project", "projects"), *trigger.resources.items()):
+        granted = enrolled.subscription.grants.get(collection, frozenset())
+        if re.search(rf"\{{\+?{name}[|}}]", template) is None and len(granted) != 1:
+            return f"the url_template spells out one of {collection}, so grant exactly one: make one subscription each"
+    return None
+
+
 def _with_template(enrolled: Enrolled, trigger: Trigger) -> Trigger:
-    return trigger if enrolled.url_template is None else trigger.with_url_template(enrolled.url_template)
+    """Lay the enrollment's template over a trigger that has none of its own."""
+    if enrolled.url_template is None or not trigger.needs_url_template:
+        return trigger
+    return trigger.with_url_template(enrolled.url_template)
 
 
 # ---- the index --------------------------------------------------------------------------------------------------------

@@ -240,6 +240,9 @@ ENVELOPES: dict[str, tuple[str, Edit]] = {
     "white space in the URL": ("canonical", at("https://linear.app/acme/issue/ENG 42")),
     "a line feed after the URL": ("canonical", at("https://linear.app/acme\n")),
     "dots in the path": ("dots", at("https://linear.app/acme/../admin")),
+    "an empty segment": ("dots", at("https://linear.app/acme//issue/ENG-42")),
+    "two slashes at the end": ("dots", at("https://linear.app/acme/issue/ENG-42//")),
+    "nothing but a slash": ("dots", at("https://linear.app/?a")),
     "a URL that is too long": ("bounded", at("https://linear.app/" + "a" * 2048)),
     "an id of another URL": ("identity", lambda e: event_of(e).update(id="uri:" + "0" * 64)),
     "missing scope": ("lacks", lambda e: event_of(e)["filters"].pop("teams")),
@@ -271,6 +274,15 @@ async def test_an_envelope_outside_of_the_subscription_is_refused_before_anyone_
         provenance.check(
             {"event_type": event["action"], "client_payload": event["client_payload"]}, home.one.subscription
         )
+
+
+async def test_one_slash_at_the_end_of_a_url_is_no_empty_segment(home: House, job: Job) -> None:
+    event = started_by(await template(home))
+    at("https://linear.app/acme/issue/ENG-42/")(event)
+    step = await job.run(event)
+    assert step.code == 1  # the receiver, which was asked, has no such dispatch
+    assert "url" not in step.text
+    assert "not-found" in step.text or "unknown" in step.text, step.text
 
 
 async def template(home: House) -> dict[str, Any]:

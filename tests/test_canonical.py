@@ -201,7 +201,11 @@ def test_a_url_has_at_most_2048_bytes() -> None:
         ("https://x.example", "needs a path"),
         ("https://x.example?a={a}", "needs a path"),
         ("https://x.example/", "empty segment"),
-        ("https://x.example/a/", "empty segment"),
+        ("https://x.example//", "empty segment"),
+        ("https://x.example/a//", "empty segment"),
+        ("https://x.example/{a}//", "empty segment"),
+        ("https://x.example//{a}/", "empty segment"),
+        ("https://x.example/./", "empty segment or one of dots"),
         ("https://x.example//a", "empty segment"),
         ("https://x.example/../a", "empty segment or one of dots"),
         ("https://x.example/%2e%2E/a", "one of dots"),
@@ -315,6 +319,17 @@ def test_urls_that_disagree_say_which_rule(sent: Any, reason: str) -> None:
     assert agrees(sent, BUILT, [SHAPE]) == reason
 
 
+def test_a_slash_at_the_end_of_the_template_is_built_and_never_asked_for() -> None:
+    built = parse_template("https://acme.sentry.io/issues/{issue}/").fill({"issue": "12"})
+    assert built == "https://acme.sentry.io/issues/12/"
+    for sent in ("", "/", "/events/ab/", "/?referrer=x"):
+        assert agrees(f"https://acme.sentry.io/issues/12{sent}", built) is None
+        assert agrees(f"https://acme.sentry.io/issues/12{sent}", "https://x.example/", [built]) is None
+    for sent in ("//", "//a", "3/", "/a//"):
+        assert agrees(f"https://acme.sentry.io/issues/12{sent}", built) == "url-path"
+    assert parse_template("https://x.example/{+a}/?b=1").fill({"a": "c/"}) is None
+
+
 def test_a_query_or_fragment_of_the_template_must_match() -> None:
     built = "https://x.example/a?b=1%3A2&c=3#d-4"
     for sent in (built, "https://x.example/a/?b=1%3a2&c=%33#d-4", "https://x.example/a/s?b=1%3A2&c=3#d%2d4"):
@@ -403,6 +418,7 @@ TEMPLATES = [
     "https://x.example/{a|lower}?k={b}&l={a}",
     "https://x.example:8443/p/{a}#c-{b}",
     "https://x.example/{a}.do?k={b|digits}",
+    "https://x.example/{a}/{b}/",
 ]
 VALUES = (
     st.text(st.characters(codec=None), max_size=12)
@@ -424,7 +440,7 @@ def test_no_value_escapes_its_place(text: str, a: Any, b: Any) -> None:
     assert BUILT_FORM.fullmatch(url)
     assert re.fullmatch(r"(?:[^%]|%[0-9A-F]{2})*", url)
     parts = urlsplit(url)
-    assert not {"", ".", ".."} & set(map(unquote, parts.path.split("/")[1:]))
+    assert not {"", ".", ".."} & set(map(unquote, parts.path.removesuffix("/").split("/")[1:]))
     if "{+" not in text:
         assert parts.path.count("/") == urlsplit(text).path.count("/")
 

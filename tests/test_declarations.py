@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.declarations import Bound, bind, compile_trigger, load_connector
+from gateway.declarations import Bound, bind, load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import load_frontmatter, load_yaml
+from gateway.triggers import compile_trigger
 
 ROOT = Path(__file__).parent.parent
 CONNECTORS = sorted((ROOT / "subscriptions/connectors").glob("*.md"))

@@ -159,6 +159,9 @@ def url(text: str) -> Change:
         (url("https://linear.app:443/a"), "url: its origin"),
         (url("https://linear.app/a/../b"), "url: its path"),
         (url("https://linear.app//b"), "url: its path"),
+        (url("https://linear.app/?a"), "url: its path"),
+        (url("https://linear.app/a//"), "url: its path"),
+        (url("https://linear.app/a/./"), "url: its path"),
     ],
 )
 def test_nothing_else_is_an_envelope(change: Change, problem: str) -> None:
@@ -185,6 +188,11 @@ def test_a_payload_stays_under_githubs_limit() -> None:
 
 def test_a_query_may_hold_what_a_path_may_not() -> None:
     assert body(event("https://acme.slack.com/archives/C1/p1?thread_ts=1.2&next=a//../b#x-1"))
+
+
+def test_a_path_may_end_with_one_slash() -> None:
+    assert body(event("https://acme.sentry.io/issues/12/"))
+    assert body(event("https://acme.sentry.io/issues/12/?a=b/"))
 
 
 def test_hostile_nesting_is_a_value_error() -> None:

@@ -183,7 +183,7 @@ ALERT_BODY = {
         },
     },
 }
-SENTRY_URL = "https://acme.sentry.io/issues/12"
+SENTRY_URL = "https://acme.sentry.io/issues/12/"
 SERVICENOW = {"instances": ["acme.service-now.com"], "records": ["r1"]}
 SERVICENOW_BODY = {
     "type": "record.updated",

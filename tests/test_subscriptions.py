@@ -1,18 +1,21 @@
 """Compiling and loading: the same input gives the same document; an altered or wrong one never loads."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway import canonical, families
 from gateway.compile import Import, Target, compile_documents, compile_file, encode
 from gateway.declarations import load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import load_yaml
-from gateway.subscriptions import event_type_for, load_subscription
+from gateway.subscriptions import event_type_for, load_subscription, seal
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "subscriptions/examples"
@@ -299,3 +302,92 @@ def test_a_connector_is_imported_once(checkout: Path) -> None:
 def test_documents_are_stable_bytes(document: dict[str, Any]) -> None:
     assert json.loads(encode(document)) == document
     assert encode(document).endswith(b"}\n")
+
+
+# ---- any bytes, and any change ----------------------------------------------------------------------------------------
+
+EXAMPLE_BYTES = sorted(EXAMPLES.glob("*.json"))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_any_bytes_are_refused_with_config_error(data: bytes) -> None:
+    with pytest.raises(ConfigError):
+        load_subscription(data, "d.json")
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from(EXAMPLE_BYTES), st.data())
+def test_one_changed_byte_is_refused_or_changes_nothing(path: Path, data: st.DataObject) -> None:
+    """A space that became a tab says the same document, with the same digest; whatever says another one is refused."""
+    original = path.read_bytes()
+    at = data.draw(st.integers(0, len(original) - 1))
+    byte = data.draw(st.integers(0, 255) | st.sampled_from(b'"{}[],:0a\\ '))
+    kind = data.draw(st.sampled_from(["replace", "remove", "insert"]))
+    changed = original[:at] + (b"" if kind == "remove" else bytes([byte])) + original[at + (kind != "insert") :]
+    try:
+        found = load_subscription(changed, "d.json")
+    except ConfigError:
+        return
+    assert found.document == json.loads(original)
+    assert re.sub(rb"\s", b"", changed) == re.sub(rb"\s", b"", original)
+
+
+VALUES = st.recursive(
+    st.sampled_from(
+        [None, True, 0, -1, 2**53 + 1, 1.5, "", "a", "/a", "{a}", "@a", "\ud800", "string", "https://x.example"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "from", "/a", "equals"]), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.sampled_from(EXAMPLE_BYTES), st.data())
+def test_a_rewritten_document_with_a_fitting_digest_loads_or_is_refused(path: Path, data: st.DataObject) -> None:
+    document = json.loads(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at: Any = document
+        while True:
+            key = data.draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
+            if not isinstance(at[key], (dict, list)) or not at[key] or data.draw(st.integers(0, 3)) == 0:
+                break
+            at = at[key]
+        if data.draw(st.booleans()):
+            at[key] = data.draw(VALUES)
+        elif isinstance(at, dict):
+            at[data.draw(st.sampled_from(["url", "variants", "when", "literals", "extract", "types", "normalize"]))] = (
+                data.draw(VALUES)
+            )
+    content = {key: value for key, value in document.items() if key != "digest"}
+    try:
+        bound = seal(content)
+    except ValueError:
+        bound = document
+    try:
+        found = load_subscription(json.dumps(bound).encode(), "d.json")
+    except ConfigError as error:
+        assert all(problem.problem and problem.fix for problem in error.problems)  # noqa: PT017 (either end is good)
+    else:
+        assert found.triggers
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("url", 7),
+        ("url", ["x"]),
+        ("normalize", []),
+        ("types", "x"),
+        ("match", []),
+        ("filters", []),
+        ("variants", {}),
+        ("variants", []),
+    ],
+)
+def test_a_trigger_of_the_wrong_shape_names_its_field(document: dict[str, Any], member: str, value: Any) -> None:
+    trigger = document["triggers"]["issue-created"]
+    with pytest.raises(ConfigError, match=f"triggers.issue-created: .*{member}"):
+        load_subscription(sealed(document | {"triggers": {"issue-created": trigger | {member: value}}}), "d.json")

@@ -2,17 +2,27 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from gateway import families
 from gateway.app import project
 from gateway.cli.connectors import load_connectors
+from gateway.compile import encode
 from gateway.delivery import Outcome, RawDelivery
+from gateway.errors import Rejection
 from gateway.events import read
 from gateway.match import match
+from gateway.pointers import parse, resolve
+from gateway.profiles import Source
+from gateway.subscriptions import Enrolled, Index, build_index, load_subscription, seal
 from gateway.verify import assumed
-from tests.trigger_vectors import FILES, KINDS, Case, cases, enrolled, run
+from tests.trigger_vectors import FILES, KINDS, Case, cases, dump, enrolled, match_pointers, run, scope_pointers
 
 NAMES = {
     "linear": "issue-created issue-updated issue-removed issue-closed issue-reopened issue-labeled issue-unlabeled",
@@ -79,3 +89,144 @@ def test_does_not_fire(case: Case) -> None:
 
 def test_the_vectors_are_of_shipped_connectors() -> None:
     assert {file.stem for file in FILES} == {*NAMES, families.CONNECTOR}
+
+
+# ---- whatever is done to the evidence ---------------------------------------------------------------------------------
+
+FIRING = [case for case in ALL if case.kind == "fires"]
+
+
+def found(case: Case, body: Any, index: Index | None = None) -> list[tuple[str, str, dict[str, str]]]:
+    """Return (type, url, scope) of every match of a body, none where the reader stops it."""
+    source, own = enrolled(case.selected)
+    index = index or own
+    raw = RawDelivery("d", "s", 1769860800.0, case.headers, b"", dump(body))
+    try:
+        events = read(assumed(raw, source), source, index.wanted("s"), 1769860800.0).events
+    except Rejection:
+        return []
+    matches = [one for event in events for one in match(event, source, index)[0]]
+    return [(one.event.type, one.event.url, dict(one.event.filters)) for one in matches]
+
+
+def places(body: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    members = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
+    for key, value in members:
+        yield (*at, str(key))
+        yield from places(value, (*at, str(key)))
+
+
+RETYPED: list[Callable[[Any], Any]] = [
+    lambda _: None,
+    lambda _: True,
+    lambda value: [value],
+    lambda value: {"id": value},
+    lambda value: str(value) if isinstance(value, int) else value,
+    lambda value: int(value) if isinstance(value, str) and value.isdecimal() else 7,
+    lambda value: float(value) if isinstance(value, int) else 1.5,
+    lambda _: "\ud800",
+    lambda _: "",
+]
+NEEDED = [
+    (case, pointer)
+    for case in FIRING
+    for pointers in (scope_pointers, match_pointers)
+    for pointer in pointers(case.selected, json.loads(case.body))
+]
+
+
+def done_to(data: st.DataObject, body: Any) -> Any:
+    """Delete, retype, rename or double one member of a body."""
+    at = data.draw(st.sampled_from(sorted(places(body))))
+    parent = resolve(body, at[:-1])
+    key = int(at[-1]) if isinstance(parent, list) else at[-1]
+    what = data.draw(st.sampled_from(["delete", "retype", "rename", "double"]))
+    if what == "retype":
+        parent[key] = data.draw(st.sampled_from(RETYPED))(parent[key])
+    elif isinstance(parent, list):
+        parent[key : key + 1] = [parent[key]] * (2 if what == "double" else 0)
+    elif what == "double":
+        parent[key] = [parent[key], parent[key]]
+    else:
+        value = parent.pop(key)
+        if what == "rename":
+            parent[data.draw(st.sampled_from([f"{key}_", key.upper(), key[:-1], f" {key}"]))] = value
+    return body
+
+
+@settings(max_examples=3000, deadline=None)
+@given(st.data())
+def test_no_evidence_that_is_gone_mistyped_or_doubled_matches_under_another_url(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(FIRING))
+    body = json.loads(case.body)
+    for _ in range(data.draw(st.integers(1, 3))):
+        if body:
+            body = done_to(data, body)
+    for type_, url, scope in found(case, body):
+        assert (type_, url, scope) == (case.selected.trigger, case.url, case.scope)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.sampled_from(NEEDED), st.booleans())
+def test_scope_and_exact_members_that_are_gone_or_renamed_never_match(needed: tuple[Case, str], renamed: bool) -> None:
+    case, pointer = needed
+    *parents, last = parse(pointer)
+    body = json.loads(case.body)
+    parent = resolve(body, tuple(parents))
+    value = parent.pop(last)
+    if renamed:
+        parent[last + "2"] = value
+    assert found(case, body) == []
+
+
+def narrowed(one: Enrolled, grants: Any, filters: Any, source: Source) -> Index:
+    content = {key: value for key, value in one.subscription.document.items() if key != "digest"}
+    document = seal({**content, "grants": grants, "filters": filters})
+    return build_index([replace(one, subscription=load_subscription(encode(document), "d.json"))], {"s": source})
+
+
+SINGLE = [case for case in FIRING if len(enrolled(case.selected)[1].listed("s")) == 1]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.data())
+def test_a_grant_or_a_filter_only_ever_narrows(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(SINGLE))
+    source, index = enrolled(case.selected)
+    [(one, trigger)] = index.listed("s")
+    document = one.subscription.document
+    body = json.loads(case.body)
+    if data.draw(st.booleans()):
+        body = done_to(data, body)
+    said = [resolve(body, at) for at in sorted(places(body))]
+    values = ["other", "7", 7, *(one for one in said if one and type(one) in (str, int) and one != "\ud800")]
+    some = st.lists(st.sampled_from(values), min_size=1, max_size=3)
+    wide = {name: granted + data.draw(some) for name, granted in document["grants"].items()}
+    assume(one.url_template is None or wide == document["grants"])
+    collections = [name for name in trigger.filters if name not in document["filters"]]
+    chosen = data.draw(st.lists(st.sampled_from(collections), unique=True)) if collections else []
+    filters = dict(document["filters"]) | {name: data.draw(some) for name in chosen}
+    before = found(case, body, narrowed(one, wide, document["filters"], source))
+    own = found(case, body)
+    after = found(case, body, narrowed(one, document["grants"], filters, source))
+    assert {url for _, url, _ in own} <= {url for _, url, _ in before}
+    assert {url for _, url, _ in after} <= {url for _, url, _ in own}
+    for _, _, scope in after:
+        assert set(scope) == {*trigger.resources.values(), *filters}
+        assert all(value in map(str, document["grants"][name]) for name, value in scope.items() if name not in filters)
+        assert all(scope[name] in map(str, allowed) for name, allowed in filters.items())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(FIRING), st.data())
+def test_an_index_over_many_finds_what_one_finds(case: Case, data: st.DataObject) -> None:
+    source, index = enrolled(case.selected)
+    [(one, _), *_] = index.listed("s")
+    body = done_to(data, json.loads(case.body))
+    content = {key: value for key, value in one.subscription.document.items() if key != "digest"}
+    others = [
+        replace(one, subscription=load_subscription(encode(seal({**content, "repository_id": number})), "d.json"))
+        for number in (2, 3)
+    ]
+    urls = Counter(url for _, url, _ in found(case, body, build_index([*others, one], {"s": source})))
+    assert urls == Counter({url: 3 * count for url, count in Counter(url for _, url, _ in found(case, body)).items()})

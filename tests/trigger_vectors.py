@@ -152,17 +152,17 @@ def _of(selected: Selected, document: Any, row: Any, body: Any) -> Iterator[Case
 
 def _near(selected: Selected, body: Any) -> Iterator[dict[str, Any]]:
     """What is needed, missing or null; what must be one value, another."""
-    for pointer in _scope_pointers(selected, body):
+    for pointer in scope_pointers(selected, body):
         yield {"why": f"{pointer} is missing", "edits": {pointer: GONE}}
         yield {"why": f"{pointer} is null", "edits": {pointer: None}}
-    for pointer in _match_pointers(selected, body):
+    for pointer in match_pointers(selected, body):
         yield {"why": f"{pointer} is another", "edits": {pointer: "something-else"}}
         yield {"why": f"{pointer} is missing", "edits": {pointer: GONE}}
 
 
 def _hostile(selected: Selected, body: Any, row: Any) -> Iterator[dict[str, Any]]:
     """Scope values and URLs in disguise, and bodies that two readers would read differently."""
-    for pointer in _scope_pointers(selected, body):
+    for pointer in scope_pointers(selected, body):
         for why, value in _disguises(resolve(body, parse(pointer))):
             yield {"why": f"{pointer} {why}", "edits": {pointer: value}}
     for pointer in _url_pointers(selected, body):
@@ -208,7 +208,7 @@ def _foreign(url: str) -> Iterator[tuple[str, Any]]:
     yield "empty", ""
 
 
-def _scope_pointers(selected: Selected, body: Any) -> list[str]:
+def scope_pointers(selected: Selected, body: Any) -> list[str]:
     """Where the granted values of the body stand. What is granted by a fact or an extraction is the files' business."""
     return _present(
         body,
@@ -222,7 +222,7 @@ def _scope_pointers(selected: Selected, body: Any) -> list[str]:
     )
 
 
-def _match_pointers(selected: Selected, body: Any) -> list[str]:
+def match_pointers(selected: Selected, body: Any) -> list[str]:
     listed = enrolled(selected)[1].listed("s")
     return _present(body, [pointer for _, one in listed for form in one.forms for pointer, _, _ in form.match])
 

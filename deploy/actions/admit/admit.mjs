@@ -168,7 +168,7 @@ function checkUrl(url, origins, place) {
   check(parts, `${place}.url is not a canonical https URL`);
   const path = parts[2].split(/[?#]/, 1)[0];
   check(
-    path.split("/").slice(1).every((segment) => !["", ".", ".."].includes(segment)),
+    path !== "/" && path.replace(/\/$/, "").split("/").slice(1).every((part) => !["", ".", ".."].includes(part)),
     `${place}.url has an empty segment or one of dots`,
   );
   check(origins.includes(parts[1]), `${place}.url has an origin that is not reviewed for its trigger`);

@@ -270,7 +270,9 @@ async def test_a_thousand_racing_callers_exactly_one_wins(home: House) -> None:
     known = await home.store.dispatch(dispatch)
     assert known is not None
     assert won == [known.run]
-    assert home.github.double.calls["contents"] < 10  # read for all of them, and again only where a busy machine timed out
+    assert (
+        home.github.double.calls["contents"] < 10
+    )  # read for all of them, and again only where a busy machine timed out
 
 
 async def test_admission_during_a_failover_fails_closed_and_then_admits_the_same_run(home: House) -> None:

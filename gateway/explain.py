@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway import pointers, strict_json
-from gateway.declarations import Trigger
 from gateway.delivery import Outcome, RawDelivery
 from gateway.envelope import EnvelopeEvent
 from gateway.errors import Rejection
@@ -18,6 +17,7 @@ from gateway.match import Considered, match_trigger
 from gateway.pointers import MISSING
 from gateway.profiles import Profile, Shape, Source
 from gateway.subscriptions import Enrolled, Index
+from gateway.triggers import Trigger
 from gateway.verify import assumed
 
 EVENT: Final = "event"  # the test that a trigger of another native event fails

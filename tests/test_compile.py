@@ -27,7 +27,7 @@ TARGET = Target("acme/app", ".github/workflows/a.lock.yml", "sha256:" + "0" * 64
 CONNECTORS = {
     path.stem: load_connector(path.read_text(), path.name) for path in ROOT.glob("subscriptions/connectors/*")
 }
-WITH = {
+WITH: dict[str, dict[str, Any]] = {
     "linear": {"workspace": "acme", "organizations": ["o"], "teams": ["t", "u"]},
     "gitlab": {"projects": ["7", "15"]},
     "sentry": {"organization": "acme", "projects": ["7"]},

@@ -139,7 +139,7 @@ def done_to(data: st.DataObject, body: Any) -> Any:
     """Delete, retype, rename or double one member of a body."""
     at = data.draw(st.sampled_from(sorted(places(body))))
     parent = resolve(body, at[:-1])
-    key = int(at[-1]) if isinstance(parent, list) else at[-1]
+    key: Any = int(at[-1]) if isinstance(parent, list) else at[-1]
     what = data.draw(st.sampled_from(["delete", "retype", "rename", "double"]))
     if what == "retype":
         parent[key] = data.draw(st.sampled_from(RETYPED))(parent[key])

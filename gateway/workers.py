@@ -163,7 +163,7 @@ class Supervisor:
             log.event("worker-killed", logging.ERROR, worker=number)
             process.kill()
             code = await ended
-        if code != 0:
+        if code not in (0, -signal.SIGTERM):  # one that had not begun yet ends by the signal itself
             self._code = self._code or 3
 
     def _reload(self) -> None:

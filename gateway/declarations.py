@@ -204,9 +204,8 @@ def _trigger_problems(connector: Connector, name: str) -> list[Problem]:
                 raise ValueError(f"resources: {collection} is no collection under the connector's resources")
     except ValueError as error:
         field = str(error).partition(":")[0]
-        return [
-            connector.problem((*path, field) if field in TRIGGER_FIELDS else path, str(error), "mend the declaration")
-        ]
+        known = field in TRIGGER_FIELDS or (isinstance(trigger, Mapping) and field in trigger)
+        return [connector.problem((*path, field) if known else path, str(error), "mend the declaration")]
     return [
         connector.problem(path, f"names the input {used}, which import-schema does not have", "declare it")
         for used in sorted(_inputs_in(trigger) - set(connector.import_schema))

@@ -122,7 +122,7 @@ RETYPED: list[Callable[[Any], Any]] = [
     lambda value: [value],
     lambda value: {"id": value},
     lambda value: str(value) if isinstance(value, int) else value,
-    lambda value: int(value) if isinstance(value, str) and value.isdecimal() else 7,
+    lambda value: int(value) if isinstance(value, str) and value.isdecimal() else True,
     lambda value: float(value) if isinstance(value, int) else 1.5,
     lambda _: "\ud800",
     lambda _: "",

@@ -1,7 +1,6 @@
 """Compiling and loading: the same input gives the same document; an altered or wrong one never loads."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -330,7 +329,7 @@ def test_one_changed_byte_is_refused_or_changes_nothing(path: Path, data: st.Dat
     except ConfigError:
         return
     assert found.document == json.loads(original)
-    assert re.sub(rb"\s", b"", changed) == re.sub(rb"\s", b"", original)
+    assert json.loads(changed) == json.loads(original)  # a slash may be written with a backslash before it
 
 
 VALUES = st.recursive(

@@ -137,7 +137,8 @@ NEEDED = [
 
 def done_to(data: st.DataObject, body: Any) -> Any:
     """Delete, retype, rename or double one member of a body."""
-    at = data.draw(st.sampled_from(sorted(places(body))))
+    # without its mark of a pull request an issue is another thing, with a URL of its own: no evidence is missing there
+    at = data.draw(st.sampled_from(sorted(place for place in places(body) if place[:2] != ("issue", "pull_request"))))
     parent = resolve(body, at[:-1])
     key: Any = int(at[-1]) if isinstance(parent, list) else at[-1]
     what = data.draw(st.sampled_from(["delete", "retype", "rename", "double"]))

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,17 @@ from ruamel.yaml import YAML
 
 from gateway import envelope
 from gateway.cli import main
+from gateway.compile import Import, Target, compile_documents
+from gateway.declarations import bind, connector_from
+from gateway.errors import ConfigError
+from gateway.frontmatter import Document, load_yaml
+from gateway.predicates import _Compiler
+from gateway.triggers import TRIGGER_FIELDS, compile_trigger
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TARGET = Target("acme/app", ".github/workflows/a.lock.yml", "sha256:" + "0" * 64)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
@@ -29,6 +37,32 @@ def test_blocks_and_links(page: Path) -> None:
                 envelope.validate(document)
     for target in LINK.findall(text):
         assert (page.parent / target).exists(), target
+
+
+def test_the_declarations_page_compiles() -> None:
+    """Whole connectors are bound, the consumer selects of the first, and each fragment is laid over its trigger."""
+    text = (ROOT / "docs/declarations.md").read_text(encoding="utf-8")
+    blocks = [load_yaml(block, "page").value for kind, block in BLOCK.findall(text) if kind == "yaml"]
+    whole = [connector_from(Document("page", block)) for block in blocks if "connectors" in block]
+    (consumer,) = [block for block in blocks if "on" in block]
+    (with_,) = [entry["with"] for entry in consumer["imports"]]
+    [document] = compile_documents(Document("page", consumer), [Import(whole[0], with_)], TARGET)
+    assert document["grants"] == {"sites": ["s-1"], "boards": [7, 8]}
+    assert document["filters"] == {"labels": ["urgent"]}
+    assert document["triggers"]["card-moved"]["canonicalUrl"] == "https://tracker.example/b/{board}/c/{card}"
+    [created] = bind(whole[1], {"name": "acme", "boards": ["b1"]}, ["card-created"], "page").triggers.values()
+    assert created["canonicalUrl"] == "https://acme.tracker.example/b/b1/c/{card}"
+    assert created["when"] == {"in": ["/data/list", ["inbox"]]}
+    with pytest.raises(ConfigError, match="one subscription each"):
+        bind(whole[1], {"name": "acme", "boards": ["b1", "b2"]}, ["card-created"], "page")
+    fragments = [block for block in blocks if not {"connectors", "on"} & set(block)]
+    assert {key for block in fragments for key in block} >= {"when", "extract", "normalize", "variants"}
+    for fragment in fragments:
+        laid = replace(whole[0], triggers={"card-moved": {**whole[0].triggers["card-moved"], **fragment}})
+        [lowered] = bind(laid, with_, ["card-moved"], "page").triggers.values()
+        assert compile_trigger("card-moved", lowered).forms
+    for name in (*TRIGGER_FIELDS, *(f"`{name}" for name in _Compiler()._tests)):
+        assert name in text, name
 
 
 def test_the_readme_names_every_command_and_no_other() -> None:

@@ -2,20 +2,22 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway import canonical, envelope, families
+from gateway import canonical, envelope, families, strict_json
 from gateway.compile import Import, Target, compile_documents, encode
 from gateway.declarations import load_connector
+from gateway.errors import Rejection
 from gateway.events import Event
 from gateway.frontmatter import load_yaml
-from gateway.match import Considered, Match, match
+from gateway.match import Considered, Match, match, most_telling
 from gateway.pointers import parse
 from gateway.profiles import Source, load_profile
-from gateway.subscriptions import Enrolled, Index, build_index, load_subscription
+from gateway.subscriptions import Enrolled, Index, build_index, load_subscription, seal
 
 ROOT = Path(__file__).parent.parent
 TARGET = Target("acme/app", ".github/workflows/a.lock.yml", "sha256:" + "0" * 64, 1)
@@ -754,3 +756,284 @@ def test_a_value_never_stands_in_what_is_considered() -> None:
     index, (_, _, profile, native, facts, body, *_) = index_of("slack-threaded-app-mention")
     _, considered = run(index, profile, event(native, edit(body, {"/event/channel": "C-secret"}), **facts))
     assert "C-secret" not in json.dumps([(c.test, c.pointer) for c in considered])
+
+
+# ---- what holds across triggers ---------------------------------------------------------------------------------------
+
+
+def fired(index: Index, profile: str, one: Event) -> list[tuple[str, str]]:
+    return [(found.trigger, found.event.url) for found in run(index, profile, one)[0]]
+
+
+def test_a_derived_trigger_fires_beside_the_native_one_where_both_are_selected() -> None:
+    body = edit(LINEAR_BODY, CLOSING)
+    for selected in (["issue-updated", "issue-closed"], ["issue-updated"], ["issue-closed"], ["issue-reopened"]):
+        [document] = documents(f"{{linear: [{', '.join(selected)}]}}", "linear", LINEAR)
+        index = build_index([enrolled(document)], {"s": source("linear")})
+        wanted = [(name, LINEAR_URL) for name in selected if name != "issue-reopened"]
+        assert sorted(fired(index, "linear", event("Issue.update", body))) == sorted(wanted)
+
+
+def test_a_command_fires_beside_the_comment_that_holds_it() -> None:
+    index = github_index("{slash-command: {names: [triage]}, issue-comment: {types: [created]}, repos: [acme/app]}")
+    members, url = FAMILY["issue-comment"]
+    body = edit(
+        {"action": "created", "repository": REPOSITORY, **members},
+        {"/comment/body": "/triage", "/comment/user": {"type": "User"}},
+    )
+    found = run(index, "github", event("issue_comment.created", body))[0]
+    assert {(one.trigger, one.event.url, one.event.filters.get("commands")) for one in found} == {
+        ("slash-command", url, "triage"),
+        ("issue-comment-created", url, None),
+    }
+
+
+def test_a_review_comment_is_no_command() -> None:
+    index = github_index("{slash-command: {names: [triage]}, repos: [acme/app]}")
+    assert index.wanted("s") == {"issue_comment.created", "discussion_comment.created"}
+
+
+@pytest.mark.parametrize(
+    ("name", "bindings", "edits", "url"),
+    [
+        (
+            "jira-issue-closed",
+            {"site": "https://jira.acme.example/jira"},
+            {"/issue/self": "https://jira.acme.example/jira/rest/api/2/issue/10002"},
+            "https://jira.acme.example/jira/rest/api/2/issue/10002",
+        ),
+        (
+            "gitlab-merge-request-opened",
+            {"origin": "https://git.acme.example/gitlab"},
+            {
+                "/project/web_url": "https://git.acme.example/gitlab/g/sub/p",
+                "/object_attributes/url": "https://git.acme.example/gitlab/g/sub/p/-/merge_requests/3",
+            },
+            "https://git.acme.example/gitlab/g/sub/p/-/merge_requests/3",
+        ),
+        (
+            "azure-devops-work-item-closed",
+            {"origin": "https://ado.acme.example/tfs/Main"},
+            {"/resource/url": "https://ado.acme.example/tfs/Main/_apis/wit/workItems/5/revisions/2"},
+            "https://ado.acme.example/tfs/Main/p/_apis/wit/workItems/5",
+        ),
+    ],
+)
+def test_a_server_of_ones_own_may_have_a_path(
+    name: str, bindings: dict[str, Any], edits: dict[str, Any], url: str
+) -> None:
+    on, with_, profile, native, _, body, *_ = CASES[name]
+    with_ = {key: value for key, value in with_.items() if key != "organization"} | bindings
+    [document] = documents(on, connector_of(name), with_)
+    index = build_index([enrolled(document)], {"s": source(profile)})
+    assert [found for _, found in fired(index, profile, event(native, edit(body, edits)))] == [url]
+    foreign = {pointer: value.replace("acme.example", "evil.example") for pointer, value in edits.items()}
+    assert fired(index, profile, event(native, edit(body, foreign))) == []
+    outside = {pointer: value.replace("/jira/", "/").replace("/gitlab/", "/") for pointer, value in edits.items()}
+    if outside != edits:
+        assert fired(index, profile, event(native, edit(body, outside))) == []
+
+
+def test_a_family_is_of_the_sources_own_github() -> None:
+    target = Target("acme/app", TARGET.workflow, TARGET.workflow_hash, 1, "https://ghe.acme.example")
+    on = load_yaml("on: {gateway-dispatch: {issue: {types: [opened]}, repos: [acme/app]}}", "c.md")
+    [document] = compile_documents(on, [], target)
+    github = source("github")
+    assert "not for the source's origin" in build_index([enrolled(document)], {"s": github}).inactive[0][1]
+    index = build_index([enrolled(document)], {"s": replace(github, origin="https://ghe.acme.example")})
+    body = {"action": "opened", "repository": REPOSITORY, "issue": {"number": 7}}
+    assert fired(index, "github", event("issues.opened", body)) == [
+        ("issue-opened", "https://ghe.acme.example/acme/app/issues/7")
+    ]
+
+
+@pytest.mark.parametrize("number", ["7.0", "7e0", '"7"', "true", "[7]", "07"])
+def test_only_a_whole_number_is_an_integer(number: str) -> None:
+    index, case = index_of("gitlab-pipeline-updated")
+    text = json.dumps(PIPELINE_BODY).replace('"id": 31', f'"id": {number}')
+    try:
+        body = strict_json.loads(text.encode())
+    except Rejection as error:
+        assert (number, error.reason) == ("07", "json-syntax")  # noqa: PT017 (no JSON at all)
+    else:
+        assert fired(index, case[2], event("pipeline", body)) == []
+
+
+def test_a_trigger_that_needs_a_fact_needs_a_profile_that_establishes_it() -> None:
+    on, with_, profile, *_ = CASES["confluence-page-created"]
+    [document] = documents(on, "confluence", with_)
+    content = json.loads(encode(document).replace(b'"@cloud"', b'"@weather"'))
+    content.pop("digest")
+    reason = build_index([enrolled(seal(content))], {"s": source(profile)}).inactive[0][1]
+    assert reason == "page-created reads the fact @weather, which the profile forge does not establish"
+    assert not build_index([enrolled(document)], {"s": source(profile)}).inactive
+
+
+@pytest.mark.parametrize("installations", [(), ("a", "b")])
+def test_a_literal_that_stands_for_an_identity_needs_one_value_of_it(installations: tuple[str, ...]) -> None:
+    [document] = documents(CASES["sentry-error-created"][0], "sentry", SENTRY)
+    reason = build_index([enrolled(document)], {"s": source("sentry", installation=installations)}).inactive[0][1]
+    assert "identity installation needs exactly one value: make one subscription each" in reason
+
+
+TEMPLATE = "https://github.com/orgs/acme/projects/7?pane=issue&itemId={item}"
+
+
+@pytest.mark.parametrize(
+    ("on", "template", "reason"),
+    [
+        ("{projects-items: {types: [edited]}, projects: [PVT_a, PVT_b]}", TEMPLATE, "one of projects"),
+        (
+            "{projects-items: {types: [edited]}, projects: [PVT_a], orgs: [acme, other]}",
+            TEMPLATE,
+            "one of organizations",
+        ),
+        ("{projects-items: {types: [edited]}, orgs: [acme]}", TEMPLATE, "one of projects"),
+        ("{projects-items: {types: [edited]}, projects: [PVT_a]}", TEMPLATE.replace("{item}", "{nobody}"), "nobody"),
+        ("{projects-items: {types: [edited]}, projects: [PVT_a]}", "http://github.com/{item}", "url_template: "),
+        ("{issue: {types: [opened]}, repos: [a/b]}", TEMPLATE, "has its own canonicalUrl"),
+    ],
+)
+def test_an_enrollments_template_that_does_not_fit(on: str, template: str, reason: str) -> None:
+    assert reason in github_index(on, template).inactive[0][1]
+
+
+def test_a_template_that_fills_the_owner_takes_several() -> None:
+    on = "{projects-items: {types: [edited]}, projects: [PVT_a], orgs: [acme, other]}"
+    template = "https://github.com/orgs/{organization|lower}/projects/7?itemId={item}"
+    assert not github_index(on, template).inactive
+
+
+def test_one_document_may_hold_project_items_and_what_has_its_own_url() -> None:
+    on = "{projects-items: {types: [edited]}, projects: [PVT_a], issue: {types: [opened]}, repos: [acme/app]}"
+    index = github_index(on, TEMPLATE)
+    assert not index.inactive
+    item = {"action": "edited", "projects_v2_item": {"id": 5, "project_node_id": "PVT_a"}}
+    issue = {"action": "opened", "repository": REPOSITORY, "issue": {"number": 7}}
+    assert fired(index, "github", event("projects_v2_item.edited", item)) == [
+        ("projects-items-edited", TEMPLATE.replace("{item}", "5"))
+    ]
+    assert fired(index, "github", event("issues.opened", issue)) == [("issue-opened", f"{WEB}/issues/7")]
+    assert "needs a url_template" in github_index(on).inactive[0][1]
+
+
+# ---- triggers that no connector ships ---------------------------------------------------------------------------------
+
+PLAIN: dict[str, Any] = {
+    "verificationProfile": ["standard-webhooks"],
+    "nativeEvents": ["e"],
+    "normalize": {"id": "/id", "site": "/site"},
+    "types": {"id": "string", "site": "string"},
+    "resources": {"site": "sites"},
+    "resourceOrigins": ["https://x.example"],
+    "canonicalUrl": "https://x.example/{id}",
+}
+
+
+def plain(trigger: dict[str, Any] | None = None, grants: Any = None, filters: Any = None) -> Index:
+    """Enroll the plain trigger with some fields changed."""
+    [document] = documents("{linear: [issue-created]}", "linear", LINEAR)
+    content = {
+        **{key: value for key, value in document.items() if key != "digest"},
+        "triggers": {"t": PLAIN | (trigger or {})},
+        "grants": grants or {"sites": ["s"]},
+        "filters": filters or {},
+    }
+    index = build_index([enrolled(seal(content))], {"s": source("standard-webhooks")})
+    assert not index.inactive
+    return index
+
+
+def outcome(index: Index, body: Any) -> Any:
+    matches, considered = run(index, "standard-webhooks", event("e", body))
+    return matches[0].event.url if matches else (considered[0].test, considered[0].pointer)
+
+
+def test_two_variants_that_apply_are_none() -> None:
+    index = plain({"variants": [{"when": {"present": "/a"}}, {"when": {"present": "/b"}}]})
+    body = {"id": "1", "site": "s"}
+    assert outcome(index, {**body, "a": 1}) == outcome(index, {**body, "b": 1}) == "https://x.example/1"
+    assert outcome(index, {**body, "a": 1, "b": 1}) == ("variants", None)
+    assert outcome(index, body) == ("when:present", "/a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("boolean", [True, False], [1, "true", None]),
+        ("number", [1, 1.5], [True, "1", None]),
+        ("integer", [1], [1.0, "1", True]),
+        ("string", ["a", ""], [1, None, ["a"]]),
+    ],
+)
+def test_a_declared_type_is_exact(kind: str, good: list[Any], bad: list[Any]) -> None:
+    index = plain({"normalize": PLAIN["normalize"] | {"x": "/x"}, "types": PLAIN["types"] | {"x": kind}})
+    for value in good:
+        assert outcome(index, {"id": "1", "site": "s", "x": value}) == "https://x.example/1"
+    for value in bad:
+        assert outcome(index, {"id": "1", "site": "s", "x": value}) == ("types", "/x")
+    assert outcome(index, {"id": "1", "site": "s"}) == ("types", "/x")
+
+
+def test_a_name_without_a_declared_type_is_text_or_an_integer() -> None:
+    index = plain({"types": {"site": "string"}})
+    assert outcome(index, {"id": 7, "site": "s"}) == outcome(index, {"id": "7", "site": "s"}) == "https://x.example/7"
+    for value in (True, 7.0, None, ["7"], {}):
+        assert outcome(index, {"id": value, "site": "s"}) == ("types", "/id")
+
+
+def test_the_urls_that_are_sent_are_each_held_against_their_own() -> None:
+    urls = [
+        {"from": "/url"},
+        {"from": "/site-url", "template": "https://x.example/sites/{site}"},
+        {"from": "@event", "template": "https://x.example/{number}"},
+        {"template": "https://x.example/n-{number}"},
+    ]
+    index = plain({"url": urls[:2] + urls[3:], "normalize": PLAIN["normalize"] | {"number": "/number"}})
+    body = {"id": "n-1", "site": "s"}
+    good = {"url": "https://x.example/n-1/slug", "site-url": "https://x.example/sites/s/", "number": 1}
+    assert outcome(index, body) == outcome(index, {**body, **good}) == "https://x.example/n-1"
+    assert outcome(index, {**body, "number": 2}) == ("url:path", None)
+    assert outcome(index, {**body, "site-url": "https://x.example/sites/t"}) == ("url:path", "/site-url")
+    assert outcome(index, {**body, "url": "\ud800"}) == ("url:surrogate", "/url")
+    index = plain({"url": urls[2:3], "normalize": PLAIN["normalize"] | {"number": "/number"}})
+    assert outcome(index, {**body, "number": 1}) == ("url:scheme", "@event")
+    assert outcome(index, body) == ("url:unfit", "@event")  # sent, and nothing to hold it against
+
+
+def test_what_could_not_be_sent_is_not_matched() -> None:
+    site = "s" * 1025
+    assert outcome(plain(grants={"sites": [site]}), {"id": "1", "site": site}) == ("envelope", None)
+    assert outcome(plain(), {"id": "1" * 2048, "site": "s"}) == ("url:unfit", None)
+
+
+def test_an_extracted_scope_is_checked_though_no_index_holds_it() -> None:
+    index = plain({"normalize": {"id": "/id"}, "extract": [{"from": "/name", "pattern": "{site}:{rest}"}]})
+    assert outcome(index, {"id": "1", "name": "s:x"}) == "https://x.example/1"
+    assert outcome(index, {"id": "1", "name": "t:x"}) == ("resources", "/name")
+    assert outcome(index, {"id": "1", "name": "s"}) == ("types", "/name")
+
+
+def test_at_most_twenty_are_considered_and_what_matched_comes_first() -> None:
+    many = []
+    for number in range(30):
+        [content] = documents("{linear: [issue-created]}", "linear", LINEAR)
+        content.pop("digest")
+        trigger = PLAIN | ({"when": {"present": "/never"}} if number < 25 else {})
+        many.append(
+            enrolled(
+                seal({**content, "repository_id": number + 1, "triggers": {"t": trigger}, "grants": {"sites": ["s"]}})
+            )
+        )
+    index = build_index(many, {"s": source("standard-webhooks")})
+    matches, considered = run(index, "standard-webhooks", event("e", {"id": "1", "site": "s"}))
+    assert (len(matches), len(considered)) == (5, 20)
+    assert [one.matched for one in considered] == [True] * 5 + [False] * 15
+    rows = [Considered(str(n), "t", False, test) for n, test in enumerate(["grant", "types", "suspended", "match"])]
+    assert [one.test for one in most_telling(rows, "suspended")] == ["suspended", "types", "match", "grant"]
+
+
+def test_a_trigger_that_was_considered_is_not_passed_over_too() -> None:
+    index = plain({"variants": [{"match": {"/a": 1}}, {"normalize": {"site": "/other"}}]})
+    _, considered = run(index, "standard-webhooks", event("e", {"id": "1", "site": "s"}))
+    assert [(one.trigger, one.test) for one in considered] == [("t", "types")]

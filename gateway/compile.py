@@ -151,8 +151,6 @@ def compile_documents(consumer: Document, imports: Sequence[Import], target: Tar
             parts.append(_github_part(consumer, github, target.origin))
         except ConfigError as error:
             problems += error.problems
-    if not parts and not problems:
-        problems = [consumer.problem(("on", ROUTE), "selects nothing", "select a trigger or a family")]
     if problems:
         raise ConfigError(problems)
     return tuple(_document(part, target, consumer.file) for part in parts)

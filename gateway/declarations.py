@@ -352,7 +352,7 @@ def bind(connector: Connector, with_: Mapping[str, Any], selected: Sequence[str]
     grants: dict[str, list[Any]] = {}
     for collection, types in kinds.items():
         try:
-            grants[collection] = _grant(_substitute(connector.resources[collection], inputs), types)
+            grants[collection] = lower_values(_substitute(connector.resources[collection], inputs), types)
         except ValueError as error:
             key = f"imports.{connector.id}.with.{collection}"
             problems.append(Problem(file, key, str(error), "grant exact values under with"))
@@ -439,20 +439,15 @@ def _crowded(trigger: Mapping[str, Any], grants: Mapping[str, list[Any]]) -> lis
     ]
 
 
-def _grant(values: Any, kinds: set[str]) -> list[Any]:
-    """Lower a grant to the declared types, in the order given. Raises ValueError."""
+def lower_values(values: Any, kinds: set[str]) -> list[Any]:
+    """Lower the values of a grant or a filter to the declared types, in the order given. Raises ValueError."""
     listed = [values] if isinstance(values, str) else check_list(values, "the grant")
     if not listed:
         raise ValueError("is empty, and an empty grant never matches")
-    return [lowered for value in listed for lowered in _lower_values(value, kinds)]
+    return [lowered for value in listed for lowered in _lowered(value, kinds)]
 
 
-def lower_values(values: Any, kinds: set[str]) -> list[Any]:
-    """Lower a consumer's filter values to the declared types. Raises ValueError."""
-    return _grant(values, kinds)
-
-
-def _lower_values(value: Any, kinds: set[str]) -> list[Any]:
+def _lowered(value: Any, kinds: set[str]) -> list[Any]:
     if not isinstance(value, str) or not value:
         raise ValueError("holds a value that is no text; quote it")
     if len(value) > MAX_VALUE_CHARACTERS:

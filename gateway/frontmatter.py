@@ -16,15 +16,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
-    DocumentEndEvent,
     DocumentStartEvent,
     MappingEndEvent,
     MappingStartEvent,
     ScalarEvent,
     SequenceEndEvent,
     SequenceStartEvent,
-    StreamEndEvent,
-    StreamStartEvent,
 )
 
 from gateway.errors import ConfigError, Problem
@@ -117,8 +114,6 @@ class _Builder:
                     raise self.fail(event, (), "has a second document", "keep one")
                 seen = True
                 value = self.node(next(events), events, ())
-            elif not isinstance(event, (StreamStartEvent, StreamEndEvent, DocumentEndEvent)):
-                raise self.fail(event, (), "is no single YAML document", "keep one")
         return value
 
     def count(self, event: Any, path: Path, size: int) -> None:
@@ -149,9 +144,7 @@ class _Builder:
 
     def sequence(self, events: Iterator[Any], path: Path) -> list[Any]:
         values: list[Any] = []
-        for event in events:
-            if isinstance(event, SequenceEndEvent):
-                break
+        while not isinstance(event := next(events), SequenceEndEvent):
             self.lines[(*path, len(values))] = event.start_mark.line + self.first_line
             values.append(self.node(event, events, (*path, len(values))))
         return values
@@ -160,9 +153,7 @@ class _Builder:
         members: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         self.lines.setdefault(path, start.start_mark.line + self.first_line)
-        for event in events:
-            if isinstance(event, MappingEndEvent):
-                break
+        while not isinstance(event := next(events), MappingEndEvent):
             key = self.key(event, path)
             here = (*path, key)
             if key == "<<" and event.style is None:

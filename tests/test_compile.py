@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway import families
 from gateway.compile import Import, Target, compile_documents, compile_file, encode
-from gateway.declarations import connector_from, load_connector
+from gateway.declarations import Connector, connector_from, load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import Document, load_frontmatter, load_yaml
 from gateway.subscriptions import load_subscription
@@ -243,3 +244,92 @@ def test_any_text_is_yaml_or_is_refused(text: str) -> None:
                 assert isinstance(load(whole, "x").value, dict)
             except ConfigError as error:
                 assert error.problems  # noqa: PT017
+
+
+# ---- what a consumer may not say --------------------------------------------------------------------------------------
+
+
+def refused(on: Any, imports: list[Import] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compile_documents(Document("c.md", {"on": on}), [] if imports is None else imports, TARGET)
+    return str(caught.value)
+
+
+def made(name: str, trigger: str) -> Connector:
+    declaration = copy.deepcopy(dict(CONNECTOR))
+    [declared] = declaration["connectors"].pop("example")["triggers"].values()
+    resources = CONNECTOR["connectors"]["example"]["resources"]
+    declaration["connectors"][name] = {"resources": resources, "triggers": {trigger: declared}}
+    return connector_from(Document(f"{name}.md", declaration))
+
+
+def test_a_qualified_name_that_two_connectors_share_is_ambiguous() -> None:
+    imports = [Import(made("a", "b-c"), WITH_EXAMPLE), Import(made("a-b", "c"), WITH_EXAMPLE)]
+    assert "ambiguous between two connectors" in refused({"a-b-c": None}, imports)
+
+
+def test_a_qualified_name_beside_the_route_selects_once() -> None:
+    on = {"gateway-dispatch": {"linear": ["issue-created"]}, "linear-issue-created": {}}
+    assert compiled(on) == compiled({"gateway-dispatch": {"linear": ["issue-created"]}})
+
+
+def test_a_filter_on_a_granted_collection_only_narrows() -> None:
+    connector = made("x", "t")
+    raw = {**connector.triggers["t"], "filters": {"records": "record"}}
+    one = Import(replace(connector, triggers={"t": raw}), {"records": ["7", "8"], "site": "https://x.example"})
+    on: Any = {"gateway-dispatch": {"x": {"triggers": ["t"], "filters": {"records": ["8"]}}}}
+    [document] = compile_documents(Document("c.md", {"on": on}), [one], TARGET)
+    assert (document["grants"]["records"], document["filters"]) == ([7, 8], {"records": [8]})
+    on["gateway-dispatch"]["x"]["filters"]["records"] = ["9"]
+    assert "a value outside the grant, and filters only narrow" in refused(on, [one])
+
+
+def test_a_filter_is_a_mapping_of_lists() -> None:
+    one = [Import(CONNECTORS["linear"], WITH["linear"])]
+    assert "is no mapping" in refused(
+        {"gateway-dispatch": {"linear": {"triggers": ["issue-created"], "filters": []}}}, one
+    )
+
+
+def test_a_value_without_a_canonical_form_is_refused() -> None:
+    one = [Import(CONNECTORS["linear"], {**WITH["linear"], "teams": ["\ud800"]})]
+    assert "has no canonical form" in refused({"gateway-dispatch": {"linear": ["issue-created"]}}, one)
+
+
+@pytest.mark.parametrize(
+    ("imports", "words"),
+    [
+        ("imports: x", "is no list"),
+        ("imports: [7]", "has no uses"),
+        ("imports: [{use: x}]", "has no uses"),
+        ("imports: [{uses: .github/example.md, with: []}]", "is no {uses, with}"),
+        ("imports: [{uses: .github/example.md, as: x}]", "is no {uses, with}"),
+        ('imports: [".github/\\0.md"]', "not inside .github/"),
+        ("imports: [.github]", "not inside .github/"),
+        ("imports: [.github/workflows]", "cannot be read"),
+        ("imports: [{uses: .github/example.md, with: null}]", "with.site: is required"),
+    ],
+)
+def test_imports_that_are_none(checkout: Path, imports: str, words: str) -> None:
+    consumer = checkout / ".github/workflows/c.md"
+    consumer.write_text(f"---\n{imports}\non: {{gateway-dispatch: {{example: [record-updated]}}}}\n---\n")
+    with pytest.raises(ConfigError) as caught:
+        compile_file(consumer, "acme/app")
+    assert words in str(caught.value)
+
+
+def test_an_import_without_connectors_is_none_of_ours(checkout: Path) -> None:
+    (checkout / ".github/tools.md").write_text("---\ntools: {}\n---\n")
+    consumer = checkout / ".github/workflows/c.md"
+    consumer.write_text(
+        "---\nimports: [.github/tools.md]\non: {gateway-dispatch: {issue: {types: [opened]}, repos: [a/b]}}\n---\n"
+    )
+    [document] = compile_file(consumer, "acme/app", workflow_hash="sha256:" + "1" * 64)
+    assert document["workflow_hash"] == "sha256:" + "1" * 64
+
+
+def test_a_consumer_stands_in_a_repository(tmp_path: Path) -> None:
+    consumer = tmp_path / "c.md"
+    consumer.write_text("---\non: push\n---\n")
+    with pytest.raises(ConfigError, match="stands in no repository"):
+        compile_file(consumer, "acme/app")

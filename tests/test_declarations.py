@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.declarations import Bound, bind, load_connector
+from gateway.declarations import Bound, bind, load_connector, lower_values
 from gateway.errors import ConfigError
 from gateway.frontmatter import load_frontmatter, load_yaml
 from gateway.triggers import compile_trigger
@@ -224,3 +224,167 @@ def test_shipped_connectors_load_and_are_documented(path: Path) -> None:
     body = path.read_text().split("\n---\n", 1)[1]
     assert re.fullmatch(rf'\s*<!--\n<connector-documentation id="{path.stem}" version="1">.*-->\s*', body, re.DOTALL)
     assert "--" not in body.strip().removeprefix("<!--").removesuffix("-->")
+
+
+# ---- what a declaration's parts may be --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("verificationProfile: standard-webhooks", "verificationProfile: [Standard]", "no profile's name"),
+        ("match: {/type: record.updated}", "match: {/a~b: 1}", "followed by 0 or 1"),
+        ("match: {/type: record.updated}", "match: [/type]", "match: is no mapping"),
+        ("record: /data/id", 'record: "@Fact"', "names no fact"),
+        ("record: /data/id", "record: 7", "no JSON Pointer and no @fact"),
+        ("record: /data/id", 'record: ""', "names? the whole document|whole document"),
+        ("record: /data/id", "record: /a~", "followed by 0 or 1"),
+        ("record: /data/id", "Record: /data/id, record: /data/id", "a name must match"),
+        ("state: /data/state}", "state: /data/state, url: 7}", "normalize.url: is no list"),
+        ("state: /data/state}", "state: /data/state, url: [7]}", "a pointer or a list of"),
+        ("state: /data/state}", "state: /data/state, url: [{}]}", "a pointer or a list of"),
+        ("state: /data/state}", "state: /data/state, url: [{to: /a}]}", "a pointer or a list of"),
+        ("state: /data/state}", "state: /data/state, url: [{from: a}]}", "normalize.url: a JSON Pointer"),
+        ("state: /data/state}", "state: /data/state, url: [{template: 7}]}", "a template is text"),
+        ("state: /data/state}", "state: /data/state, url: [{template: 'https://x.example/{no}'}]}", "no is neither"),
+        ("types: {record", "extract: {from: /a}\n        types: {record", "write {from: pointer, pattern: text}"),
+        ("types: {record", "extract: {from: /a, pattern: x}\n        types: {record", "names at least one part"),
+        ("types: {record", "extract: {from: a, pattern: '{x}'}\n        types: {record", "extract.from"),
+        ("types: {record", "variants: []\n        types: {record", "variants: is no list of at least one"),
+        ("types: {record", "variants: {a: 1}\n        types: {record", "variants: is no list"),
+        ("types: {record", "variants: [7]\n        types: {record", "variant: is no mapping"),
+        ("types: {record", "variants: [{resources: {}}]\n        types: {record", "unknown field of a variant"),
+        ("types: {record", "literals: [a]\n        types: {record", "literals: write"),
+        ("types: {record", "literals: {a: 7}\n        types: {record", "literals: write"),
+        ("filters: {states: state}", "filters: [states]", "filters: is no mapping"),
+        ("resources: {record: records}", "resources: {record: [records]}", "a name must match"),
+        ("when: {in: [", "when: {agree: [nobody], in: [", "exactly one member"),
+        ("        when:", "        variants: [{when: {agree: [nobody]}}]\n        when:", "nobody is neither"),
+        ("      record-updated:", "      record-updated: 7\n      other:", "trigger: is no mapping"),
+        ("    triggers:\n", "    triggers: 7\n    tools:\n", "triggers.*is no mapping"),
+        ("connectors:\n  example:", "connectors:\n  other: 7\n  example:", "one connector"),
+        ("connectors:\n  example:\n", "connectors:\n  example: 7\nrest:\n", "is no mapping"),
+        ("import-schema:", "import-schema: 7\nrest:", "is no mapping"),
+        ("records: {type: array, items: {type: string}", "records: {type: array, items: {type: list}", "no primitive"),
+        ("states: {type: array, default: [open]}", "states: {type: array, enum: 7}", "enum: is no list"),
+        (
+            "states: {type: array, default: [open]}",
+            "states: {type: array, items: {enum: [a]}, default: [b]}",
+            "none of",
+        ),
+        ("default: []}", "default: [], description: 99999999999999999999}", "no canonical form"),
+    ],
+)
+def test_a_part_of_the_wrong_kind_is_told(old: str, new: str, words: str) -> None:
+    assert old in EXAMPLE
+    assert re.search(words, problems(EXAMPLE.replace(old, new, 1)))
+
+
+def test_an_input_has_the_type_that_the_schema_says() -> None:
+    text = EXAMPLE.replace(
+        "import-schema:\n",
+        "import-schema:\n  flag: {type: boolean}\n  count: {type: integer}\n  share: {type: number}\n  kind: {type: string, enum: [a, b]}\n",
+    )
+    assert bound(text, flag=True, count=7, share=1.5, kind="a").grants == {"records": [7]}
+    for with_ in ({"flag": 1}, {"flag": "true"}, {"count": 7.0}, {"count": True}, {"share": True}, {"share": "1"}):
+        assert "must be of type" in problems(text, **with_)
+    assert "none of the values" in problems(text, kind="c")
+
+
+def test_inputs_are_substituted_by_the_place_where_they_stand() -> None:
+    text = EXAMPLE.replace('["${{ github.aw.import-inputs.site }}"]', "${{ github.aw.import-inputs.origins }}").replace(
+        "import-schema:\n", "import-schema:\n  origins: {type: array, default: []}\n"
+    )
+    lowered = bound(text, origins=["https://example.com", "https://other.example"]).triggers["record-updated"]
+    assert lowered["resourceOrigins"] == ["https://example.com", "https://other.example"]
+    inside = EXAMPLE.replace(
+        "match: {/type: record.updated}", 'match: {/type: "x-${{ github.aw.import-inputs.records }}"}'
+    )
+    assert "stands inside text and is no text" in problems(inside)
+    single = EXAMPLE.replace(
+        "match: {/type: record.updated}", 'match: {/type: "${{ github.aw.import-inputs.site[0] }}"}'
+    )
+    assert "must have exactly one value" in problems(single)
+    unbound = EXAMPLE.replace("site: {type: string, required: true}", "site: {type: string}")
+    with pytest.raises(ConfigError, match="the input site is not bound"):
+        bind(load_connector(unbound, "example.md"), {"records": ["7"]}, ["record-updated"], "c.md")
+
+
+def test_an_origin_that_is_none() -> None:
+    for site in ("https://[", "//example.com", "https://example.com#a", "https://example.com:99999"):
+        assert (
+            "resourceOrigins" in problems(site=site)
+            or "canonicalUrl" in problems(site=site)
+            or "IPv6" in problems(site=site)
+        )
+    literal = EXAMPLE.replace('["${{ github.aw.import-inputs.site }}"]', "[7]")
+    assert "nonempty list of distinct texts" in problems(literal)
+    assert "resourceOrigins: is no list" in problems(EXAMPLE.replace('["${{ github.aw.import-inputs.site }}"]', "x"))
+
+
+def test_a_default_may_name_another_input() -> None:
+    text = EXAMPLE.replace(
+        "site: {type: string, required: true}",
+        'site: {type: string, default: "https://${{ github.aw.import-inputs.name }}.example"}\n  name: {type: string}',
+    )
+    connector = load_connector(text, "example.md")
+    bound_ = bind(connector, {"records": ["7"], "name": "acme"}, ["record-updated"], "c.md")
+    assert bound_.triggers["record-updated"]["canonicalUrl"] == "https://acme.example/r/{record}"
+    with pytest.raises(ConfigError, match="the input site is not bound"):
+        bind(connector, {"records": ["7"]}, ["record-updated"], "c.md")
+
+
+def test_a_shape_without_its_input_is_left_out() -> None:
+    text = EXAMPLE.replace(
+        "        canonicalUrl:",
+        '        urlShapes: ["${{ github.aw.import-inputs.old }}/{record}", "https://example.com/{record}"]\n        canonicalUrl:',
+    ).replace("import-schema:\n", "import-schema:\n  old: {type: string}\n")
+    assert bound(text).triggers["record-updated"]["urlShapes"] == ["https://example.com/{record}"]
+    given = bound(text, old="https://old.example").triggers["record-updated"]
+    assert given["urlShapes"] == ["https://old.example/{record}", "https://example.com/{record}"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([], "is empty"),
+        (7, "is no list"),
+        ([7], "no text; quote it"),
+        ([""], "no text; quote it"),
+        (["x" * 1025], "more than 1024 characters"),
+    ],
+)
+def test_values_that_cannot_be_granted(values: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        lower_values(values, {"string"})
+
+
+def test_one_value_is_a_list_of_one_and_each_type_gets_its_own() -> None:
+    assert lower_values("7", {"string"}) == ["7"]
+    assert lower_values(["7", "8"], {"string", "integer"}) == [7, "7", 8, "8"]
+
+
+@pytest.mark.parametrize("name", ["Record", "", "a" * 64, "a\n", "1a"])
+def test_a_compiled_trigger_has_a_name(name: str) -> None:
+    lowered = bound().triggers["record-updated"]
+    with pytest.raises(ValueError, match="name does not match"):
+        compile_trigger(name, lowered)
+
+
+def test_a_template_over_forms_that_have_one_is_refused() -> None:
+    lowered = dict(bound().triggers["record-updated"])
+    url = lowered.pop("canonicalUrl")
+    trigger = compile_trigger("t", {**lowered, "variants": [{"canonicalUrl": url}, {}]})
+    assert trigger.needs_url_template
+    with pytest.raises(ValueError, match="its own canonicalUrl"):
+        trigger.with_url_template(url)
+    bare = compile_trigger("t", lowered)
+    assert not bare.with_url_template(url).needs_url_template
+    with pytest.raises(ValueError, match="nobody is neither"):
+        bare.with_url_template("https://example.com/{nobody}")
+
+
+def test_an_alias_that_is_no_yaml() -> None:
+    for text in ('a: "\\UFFFFFFFF"\n', 'a: "\\U00110000"\n'):
+        with pytest.raises(ConfigError, match="a character that YAML forbids"):
+            load_yaml(text, "x")

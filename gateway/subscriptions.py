@@ -7,7 +7,7 @@ A document is JSON, at most 65,536 bytes, bound by `digest` = `sha256:` over the
 import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway import canonical, families, strict_json
@@ -338,10 +338,8 @@ class Index:
                 return
             if (enrolled.subscription.digest, trigger.name) in seen:
                 continue
-            pointers = [_ungranted(enrolled, references, reader) for references in shapes]
-            if None not in pointers:
-                count += 1
-                yield enrolled, trigger, str(pointers[0])
+            count += 1
+            yield enrolled, trigger, _ungranted(enrolled, shapes[0], reader)
 
     def listed(self, source: str) -> tuple[tuple[Enrolled, Trigger], ...]:
         """Return every active trigger of the source, as it is matched: for explaining, not for the path of a delivery."""
@@ -393,12 +391,13 @@ def _references(trigger: Trigger, form: Form) -> _References:
     )
 
 
-def _ungranted(enrolled: Enrolled, references: _References, read: Callable[[str], Any]) -> str | None:
-    for reference, collection in references:
-        value = read(reference)
-        if not isinstance(value, (str, int)) or value_key(value) not in enrolled.subscription.grants[collection]:
-            return reference
-    return None
+def _ungranted(enrolled: Enrolled, references: _References, read: Callable[[str], Any]) -> str:
+    """Return the first reference whose value is not granted: of a trigger that is no candidate, there is one."""
+
+    def granted(value: Any, collection: str) -> bool:
+        return isinstance(value, (str, int)) and value_key(value) in enrolled.subscription.grants[collection]
+
+    return next((reference for reference, collection in references if not granted(read(reference), collection)), "")
 
 
 def _reader(event: Event) -> Callable[[str], Any]:
@@ -414,8 +413,3 @@ def _reader(event: Event) -> Callable[[str], Any]:
         return known[reference]
 
     return read
-
-
-def with_repository_id(enrolled: Enrolled, repository_id: int) -> Enrolled:
-    """Return the enrollment with the numeric id of its repository; document and digest stay as they are."""
-    return replace(enrolled, repository_id=repository_id)

@@ -297,6 +297,8 @@ def test_inputs_are_substituted_by_the_place_where_they_stand() -> None:
     )
     lowered = bound(text, origins=["https://example.com", "https://other.example"]).triggers["record-updated"]
     assert lowered["resourceOrigins"] == ["https://example.com", "https://other.example"]
+    numbers = text.replace("origins: {type: array", "origins: {type: array, items: {type: integer}")
+    assert "resourceOrigins: must be a nonempty list of distinct texts" in problems(numbers, origins=[7])
     inside = EXAMPLE.replace(
         "match: {/type: record.updated}", 'match: {/type: "x-${{ github.aw.import-inputs.records }}"}'
     )

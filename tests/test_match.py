@@ -4,7 +4,7 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from gateway.declarations import load_connector
 from gateway.errors import Rejection
 from gateway.events import Event
 from gateway.frontmatter import load_yaml
-from gateway.match import Considered, Match, match, most_telling
+from gateway.match import Considered, Match, match, match_trigger, most_telling
 from gateway.pointers import parse
 from gateway.profiles import Source, load_profile
 from gateway.subscriptions import Enrolled, Index, build_index, load_subscription, seal
@@ -949,6 +949,14 @@ def outcome(index: Index, body: Any) -> Any:
     return matches[0].event.url if matches else (considered[0].test, considered[0].pointer)
 
 
+def test_without_a_template_nothing_is_built() -> None:
+    index = plain()
+    [(one, trigger)] = index.listed("s")
+    bare = replace(trigger, forms=tuple(replace(form, template=None) for form in trigger.forms))
+    found = match_trigger(event("e", {"id": "1", "site": "s"}), one, bare)
+    assert getattr(found, "test", None) == "url:no-template"
+
+
 def test_two_variants_that_apply_are_none() -> None:
     index = plain({"variants": [{"when": {"present": "/a"}}, {"when": {"present": "/b"}}]})
     body = {"id": "1", "site": "s"}
@@ -978,7 +986,8 @@ def test_a_declared_type_is_exact(kind: str, good: list[Any], bad: list[Any]) ->
 def test_a_name_without_a_declared_type_is_text_or_an_integer() -> None:
     index = plain({"types": {"site": "string"}})
     assert outcome(index, {"id": 7, "site": "s"}) == outcome(index, {"id": "7", "site": "s"}) == "https://x.example/7"
-    for value in cast("list[Any]", [True, 7.0, None, ["7"], {}]):
+    values: list[Any] = [True, 7.0, None, ["7"], {}]
+    for value in values:
         assert outcome(index, {"id": value, "site": "s"}) == ("types", "/id")
 
 

@@ -209,6 +209,17 @@ def test_a_wrong_document_never_loads_even_with_a_fitting_digest(
     assert words in str(caught.value)
 
 
+def test_a_document_without_a_canonical_form_has_no_digest(document: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="digest: does not match"):
+        load_subscription(encode(document | {"grants": {**document["grants"], "teams": [2**60]}}), "d.json")
+
+
+def test_projects_may_stand_inside_their_family() -> None:
+    inside = compiled("on: {gateway-dispatch: {projects-items: {types: [edited], projects: [PVT_a]}}}")
+    assert inside == compiled("on: {gateway-dispatch: {projects-items: {types: [edited]}, projects: [PVT_a]}}")
+    assert inside[0]["grants"] == {"projects": ["PVT_a"]}
+
+
 def test_an_altered_document_never_loads(document: dict[str, Any]) -> None:
     altered = encode(document | {"grants": {"organizations": ["o"], "teams": ["t", "u"]}})
     for data, words in (

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.delivery import Outcome, RawDelivery
 from gateway.explain import Explanation, explain
+from gateway.subscriptions import build_index
 from tests.trigger_vectors import Case, Selected, cases, edit, enrolled
 
 FIRING: dict[tuple[str, str], Case] = {}
@@ -83,6 +84,43 @@ def test_tests_and_handshakes_are_told() -> None:
     slack = FIRING["slack", "threaded-app-mention"].selected
     found = explained(slack, b'{"type": "url_verification", "challenge": "c"}')
     assert (found.outcome, found.reason) == (Outcome.HANDSHAKE, "challenge")
+
+
+def test_a_trigger_of_another_event_stands_beside_the_one_that_is_meant() -> None:
+    created, updated = FIRING["linear", "issue-created"], FIRING["linear", "issue-updated"]
+    source, _ = enrolled(created.selected)
+    both = [one for case in (created, updated) for one, _ in enrolled(case.selected)[1].listed("s")]
+    found = explain(raw(created.body), source, build_index(both, {"s": source}))
+    assert {one.trigger: (one.matched, one.test) for _, one in found.considered} == {
+        "issue-created": (True, None),
+        "issue-updated": (False, "event"),
+    }
+
+
+def test_what_the_reader_says_is_said() -> None:
+    case = FIRING["linear", "issue-created"]
+    assert explained(case.selected, b"{").reason == "json-syntax"
+    for edits, reason in (
+        ({"/organizationId": "other"}, "identity"),
+        ({"/webhookTimestamp": None}, "freshness"),
+        ({"/webhookTimestamp": True}, "freshness"),
+        ({"/webhookTimestamp": "now"}, "freshness"),
+        ({"/data/teamId": "other", "/data/team/id": "other"}, "no-match"),
+    ):
+        assert explained(case.selected, json.dumps(edit(json.loads(case.body), edits)).encode()).reason == reason
+    teams = FIRING["teams", "channel-message-created"].selected
+    assert explained(teams, b'{"value": [7]}').outcome == Outcome.REJECTED
+    assert explained(teams, b'{"value": []}').outcome == Outcome.IGNORED
+    github = FIRING["github", "issue-opened"].selected
+    assert explained(github, b'{"action": "opened"}').reason == "event-missing"
+
+
+def test_what_is_not_active_is_told() -> None:
+    case = FIRING["linear", "issue-created"]
+    source, index = enrolled(case.selected)
+    [(one, _)] = index.listed("s")
+    found = explain(raw(case.body), source, build_index([one, one], {"s": source}))
+    assert found.inactive == {one.subscription.digest: "is enrolled already from the source s"}
 
 
 def leaves(value: Any) -> list[str]:

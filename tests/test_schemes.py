@@ -271,3 +271,17 @@ def test_every_changed_byte_of_a_token_is_refused(at: int, byte: int) -> None:
     if changed != GOOD:
         with pytest.raises(Rejection, match="token"):
             prove(raw(authorization=changed))
+
+
+def test_a_segment_of_a_token_has_one_spelling() -> None:
+    alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    spellings = {GOOD[:-1] + bytes([last]) for last in alphabet}  # the last character has four bits to spare
+    for text in spellings - {GOOD} | {
+        GOOD + b"A",
+        GOOD + b"AAA",
+        GOOD[:-1],
+        GOOD + b"==",
+        GOOD.replace(b".", b"=.", 1),
+    }:
+        with pytest.raises(Rejection, match="token"):
+            prove(raw(authorization=text))

@@ -23,6 +23,9 @@ _MAX_INTEGER: Final = 10**64  # the reader's bound; also keeps str() of an integ
 
 _UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
+# nothing to encode, and no segment that is empty or of dots alone; what else is fine goes the longer way
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
+_PLAIN_PATH: Final = re.compile(rf"{_PLAIN.pattern}(?:/{_PLAIN.pattern})*")
 _ENCODED: Final = {byte: chr(byte) if chr(byte) in _UNRESERVED else f"%{byte:02X}" for byte in range(256)}
 # RFC 3986: https://www.rfc-editor.org/rfc/rfc3986#section-3.3
 _PCHAR: Final = r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})"
@@ -110,6 +113,8 @@ class _Hole:
     def render(self, value: Any) -> str | None:
         """Return the value percent-encoded, None where it cannot stand in a URL."""
         text = _text(value)
+        if text is not None and not self.form and (_PLAIN_PATH if self.plus else _PLAIN).fullmatch(text):
+            return text
         if text is not None and self.form:
             text = _digits(text) if self.form == "digits" else _lower(text)
         if text is None:
@@ -159,10 +164,12 @@ class Template:
         """Return the canonical URL, None where a value is missing or cannot stand in it, or it is over 2,048 bytes."""
         url = [self.origin]
         for part in self._parts:
-            text = part if isinstance(part, str) else part.render(names.get(part.name, MISSING))
-            if text is None:
+            if isinstance(part, str):
+                url.append(part)
+            elif (text := part.render(names.get(part.name, MISSING))) is not None:
+                url.append(text)
+            else:
                 return None
-            url.append(text)
         built = "".join(url)
         return built if len(built) <= MAX_URL_BYTES else None
 
@@ -302,6 +309,8 @@ def agrees(sent: Any, built: str, shapes: Sequence[str] = ()) -> str | None:
         return None
     if not isinstance(sent, str):
         return URL_TYPE
+    if sent == built and "%" not in built:  # a built URL breaks no rule; only an encoded slash in its path would
+        return None
     reason = _bad_characters(sent)
     if reason is not None:
         return reason

@@ -1,9 +1,10 @@
 """`RawDelivery`: untrusted, bounded bytes and header pairs. Nothing here decodes or believes anything."""
 
-from dataclasses import dataclass
+from dataclasses import field
 from enum import StrEnum
 
 from gateway.errors import Rejection
+from gateway.structs import struct
 
 
 class Outcome(StrEnum):
@@ -17,7 +18,7 @@ class Outcome(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class RawDelivery:
     """One HTTP request as it arrived.
 
@@ -32,6 +33,10 @@ class RawDelivery:
     headers: tuple[tuple[bytes, bytes], ...]
     query: bytes
     body: bytes
+    _first: dict[bytes, bytes] = field(init=False, repr=False, compare=False)  # of each name the first value
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_first", dict(reversed(self.headers)))
 
     def header(self, name: str) -> bytes | None:
         """Return the one value of header `name` (lower case), None where it is absent.
@@ -39,7 +44,8 @@ class RawDelivery:
         Raises Rejection `header-repeated` (401) for two copies: a proxy and we could each believe another one.
         """
         wanted = name.encode("ascii")
-        values = [value for key, value in self.headers if key == wanted]
-        if len(values) > 1:
+        found = self._first.get(wanted)
+        repeated = len(self._first) < len(self.headers) and sum(key == wanted for key, _ in self.headers) > 1
+        if repeated:
             raise Rejection("header-repeated", 401)
-        return values[0] if values else None
+        return found

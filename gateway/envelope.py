@@ -10,12 +10,12 @@ and under 64 KB): https://docs.github.com/en/rest/repos/repos#create-a-repositor
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator, ValidationError, validators
 
 from gateway.canonical import MAX_URL_BYTES, canonical_json, digest, event_id, has_bad_segment, parse_origin
+from gateway.structs import struct
 
 VERSION: Final = 2
 PROJECTION: Final = "resource-url-types-filters/v2"
@@ -104,7 +104,7 @@ _PAYLOAD: Final = _STRICT({**SCHEMA["$defs"]["client_payload"], "$defs": SCHEMA[
 _EVENT: Final = _STRICT({**SCHEMA["$defs"]["event"], "$defs": SCHEMA["$defs"]})
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class EnvelopeEvent:
     """One event as it leaves: `filters` maps a collection to its one matched value."""
 

@@ -8,23 +8,23 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway import canonical
 from gateway.envelope import EnvelopeEvent, sendable
 from gateway.events import Event
-from gateway.pointers import MISSING, parse, resolve
-from gateway.predicates import Evidence, evaluate, exactly, explain
+from gateway.pointers import MISSING, resolve
+from gateway.predicates import Evidence, evaluate, exactly, explain, parse_reference
 from gateway.profiles import Source
+from gateway.structs import struct
 from gateway.subscriptions import Enrolled, Index, value_key
-from gateway.triggers import FIRST_TOKEN, Form, SentUrl, Trigger
+from gateway.triggers import Form, SentUrl, Trigger
 
 MAX_CONSIDERED: Final = 20
 _WHITE_SPACE: Final = " \t\n\r\v\f"
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class Considered:
     """What became of one trigger: `test` is the first that was not true and `pointer` where it looked."""
 
@@ -35,7 +35,7 @@ class Considered:
     pointer: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class Match:
     """One enrolled trigger that an event matches, and the event as its envelope carries it."""
 
@@ -44,7 +44,7 @@ class Match:
     event: EnvelopeEvent
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class _Nonmatch:
     test: str
     pointer: str | None
@@ -91,14 +91,14 @@ def most_telling(considered: Iterable[Considered], *tests: str) -> tuple[Conside
 
 def match_trigger(event: Event, enrolled: Enrolled, trigger: Trigger) -> EnvelopeEvent | _Nonmatch:
     """Match one event against one trigger: choose the shape, then check scope and filters, then build the URL."""
-    chosen = _choose(event, enrolled, trigger)
+    evidence = Evidence(event.body, event.facts)
+    chosen = _choose(evidence, enrolled, trigger)
     if isinstance(chosen, _Nonmatch):
         return chosen
     form, names = chosen
     scope = _scope(enrolled, trigger, form, names)
     if isinstance(scope, _Nonmatch):
         return scope
-    evidence = Evidence(event.body, event.facts, names)
     url = _url(form, evidence, names)
     if isinstance(url, _Nonmatch):
         return url
@@ -106,17 +106,18 @@ def match_trigger(event: Event, enrolled: Enrolled, trigger: Trigger) -> Envelop
     return matched if sendable(matched) else _Nonmatch("envelope", None)  # what could never be sent must not be queued
 
 
-def _choose(event: Event, enrolled: Enrolled, trigger: Trigger) -> tuple[Form, Mapping[str, Any]] | _Nonmatch:
+def _choose(evidence: Evidence, enrolled: Enrolled, trigger: Trigger) -> tuple[Form, Mapping[str, Any]] | _Nonmatch:
     """Return the one shape that applies with its names; none or two of them are a nonmatch."""
     applying: list[tuple[Form, Mapping[str, Any]]] = []
     reasons: list[_Nonmatch] = []
-    for form in trigger.forms:
-        names = _read_names(event, form)
-        reason = _form_problem(event, form, names, _needed(enrolled, trigger, form))
-        if reason is None:
-            applying.append((form, names))
+    chosen = enrolled.subscription.filters
+    filtered = {name for collection, name in trigger.filters.items() if collection in chosen} if chosen else None
+    for form, needed in zip(trigger.forms, trigger.needed, strict=True):
+        found = _names_where_it_applies(evidence, form, needed | filtered if filtered else needed)
+        if isinstance(found, _Nonmatch):
+            reasons.append(found)
         else:
-            reasons.append(reason)
+            applying.append((form, found))
     if len(applying) == 1:
         return applying[0]
     if applying:
@@ -124,27 +125,20 @@ def _choose(event: Event, enrolled: Enrolled, trigger: Trigger) -> tuple[Form, M
     return max(reasons, key=lambda reason: reason.stage)  # the shape that came nearest explains; of equals the first
 
 
-def _needed(enrolled: Enrolled, trigger: Trigger, form: Form) -> frozenset[str]:
-    """Return the names that must have a value of their type: all typed ones but filters that the consumer did not set."""
-    required = {*trigger.resources, *(form.template.names if form.template else ())}
-    required |= {name for collection, name in trigger.filters.items() if collection in enrolled.subscription.filters}
-    optional = set(trigger.filters.values()) - required
-    return frozenset((set(form.types) | required) - optional)
-
-
-def _form_problem(event: Event, form: Form, names: Mapping[str, Any], needed: frozenset[str]) -> _Nonmatch | None:
+def _names_where_it_applies(evidence: Evidence, form: Form, needed: frozenset[str]) -> dict[str, Any] | _Nonmatch:
+    """Return the names of a shape whose `match` and `when` hold and whose names have their types."""
     for pointer, tokens, value in form.match:
-        if not exactly(resolve(event.body, tokens), value):
+        if not exactly(resolve(evidence.document, tokens), value):
             return _Nonmatch("match", pointer)
-    evidence = Evidence(event.body, event.facts, names)
-    for predicate in form.when:
-        if evaluate(predicate, evidence) is not True:
-            test, pointer = explain(predicate, evidence) or ("when", "")
-            return _Nonmatch(f"when:{test}", pointer)
-    for name in sorted(needed):
-        if not _has_type(names.get(name, MISSING), form.types.get(name)):
-            return _Nonmatch("types", form.reference(name))
-    return None
+    names = _read_names(evidence, form)
+    if form.when:
+        named = evidence.with_names(names)
+        for predicate in form.when:
+            if evaluate(predicate, named) is not True:
+                test, pointer = explain(predicate, named) or ("when", "")
+                return _Nonmatch(f"when:{test}", pointer)
+    unfit = [name for name in needed if not _has_type(names.get(name, MISSING), form.types.get(name))]
+    return _Nonmatch("types", form.reference(min(unfit))) if unfit else names
 
 
 def _has_type(value: Any, kind: str | None) -> bool:
@@ -160,17 +154,15 @@ def _has_type(value: Any, kind: str | None) -> bool:
     return kind is None and isinstance(value, (str, int))
 
 
-def _read_names(event: Event, form: Form) -> dict[str, Any]:
+def _read_names(evidence: Evidence, form: Form) -> dict[str, Any]:
     """Read every normalized and extracted name that resolves."""
-    evidence = Evidence(event.body, event.facts)
     names: dict[str, Any] = {}
-    for reference, extraction in form.extracts:
-        names |= extraction.apply(evidence.get(reference)) or {}
-    for name, reference in form.normalize.items():
-        if reference.startswith(FIRST_TOKEN):
-            value = _first_token(evidence.get(reference.removeprefix(FIRST_TOKEN)))
-        else:
-            value = evidence.get(reference)
+    for reference, extraction in form.extracted:
+        names |= extraction.apply(reference.get(evidence)) or {}
+    for name, reference, first in form.normalized:
+        value = reference.get(evidence)
+        if first:
+            value = _first_token(value)
         if value is not MISSING and value is not None:
             names[name] = value
     return names
@@ -212,16 +204,18 @@ def _url(form: Form, evidence: Evidence, names: Mapping[str, Any]) -> str | _Non
     if built is None:
         unfit = form.template.first_unfit(names)
         return _Nonmatch("url:unfit", form.reference(unfit) if unfit else None)
-    shapes = [filled for shape in form.shapes if (filled := shape.fill(names)) is not None]
     for sent in form.urls:
-        reason = _disagreement(sent, evidence, names, built, shapes)
+        reason = _disagreement(sent, evidence, names, built)
+        if reason is not None and sent.template is None and form.shapes:  # it may have another shape of that URL
+            shapes = [filled for shape in form.shapes if (filled := shape.fill(names)) is not None]
+            reason = _disagreement(sent, evidence, names, built, shapes)
         if reason is not None:
             return _Nonmatch(f"url:{reason.removeprefix('url-')}", sent.reference)
     return built
 
 
 def _disagreement(
-    sent: SentUrl, evidence: Evidence, names: Mapping[str, Any], built: str, shapes: Sequence[str]
+    sent: SentUrl, evidence: Evidence, names: Mapping[str, Any], built: str, shapes: Sequence[str] = ()
 ) -> str | None:
     """Compare one URL. Without `reference` the entry's own template, where it fills, stands for what was sent."""
     if sent.reference is None:
@@ -238,4 +232,4 @@ def _sent_value(reference: str, evidence: Evidence) -> Any:
     """Read a sent URL as it is: text that cannot be evidence must disagree here, not count as unsent."""
     if reference.startswith("@"):
         return evidence.facts.get(reference[1:], MISSING)
-    return resolve(evidence.document, parse(reference))
+    return resolve(evidence.document, parse_reference(reference).tokens or ())

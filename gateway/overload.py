@@ -11,10 +11,11 @@ import ipaddress
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 from gateway.errors import Rejection, Unavailable
 
@@ -65,9 +66,11 @@ def client_address(scope: Mapping[str, Any], trusted: Collection[Network]) -> st
     made up. An entry that is no address ends the search at the proxy that passed it on.
     """
     peer = (scope.get("client") or ("",))[0]
+    if not trusted:
+        return _peer(peer)
     found = _parsed(peer)
     if found is None or not _within(found, trusted):
-        return _grouped(found, peer)
+        return _peer(peer)
     values = [value for name, value in scope["headers"] if name.lower() == b"x-forwarded-for"]
     hops = b",".join(values).decode("latin-1").rsplit(",", MOST_HOPS)[-MOST_HOPS:]
     for hop in reversed(hops):
@@ -78,6 +81,11 @@ def client_address(scope: Mapping[str, Any], trusted: Collection[Network]) -> st
         if not _within(address, trusted):
             break
     return _grouped(found, peer)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _peer(peer: str) -> str:
+    return _grouped(_parsed(peer), peer)
 
 
 def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -111,30 +119,27 @@ class Share:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._held: Counter[str | tuple[str, str]] = Counter()
+        self._held: dict[str | tuple[str, str], int] = {}
 
     def take(self, source: str, address: str, amount: int = 1) -> bool:
         """Take `amount`; False, and nothing taken, where that is over this sender's share."""
-        own = (source, address)
-        if self.used + self._held[source] + self._held[own] + amount > self.limit:
-            self._forget(source, own)
+        own, held = (source, address), self._held
+        by_source, by_own = held.get(source, 0), held.get(own, 0)
+        if self.used + by_source + by_own + amount > self.limit:
             return False
         self.used += amount
-        self._held[source] += amount
-        self._held[own] += amount
+        held[source] = by_source + amount
+        held[own] = by_own + amount
         return True
 
     def give(self, source: str, address: str, amount: int = 1) -> None:
         """Give back what was taken."""
-        own = (source, address)
         self.used -= amount
-        self._held[source] -= amount
-        self._held[own] -= amount
-        self._forget(source, own)
-
-    def _forget(self, *keys: str | tuple[str, str]) -> None:
-        for key in keys:
-            if self._held[key] <= 0:
+        for key in (source, (source, address)):
+            left = self._held[key] - amount
+            if left:
+                self._held[key] = left
+            else:
                 del self._held[key]
 
 
@@ -220,20 +225,23 @@ class Backlog:
     def __init__(self, bounds: Bounds, clock: Callable[[], float] = time.monotonic) -> None:
         self._bounds, self._clock = bounds, clock
         self._counts: Counter[str] = Counter()
+        self._total = 0
         self._due: dict[str, float] = {}
 
     async def check(self, source: str, depth: Callable[[str], Awaitable[Waiting]]) -> None:
         """Raise Overloaded where the queue of the source, or all queues together, hold too much."""
-        await self._measure(source, depth)
-        if self._counts.total() >= self._bounds.queue:
+        if self._clock() >= self._due.get(source, 0.0):
+            await self._measure(source, depth)
+        if self._total >= self._bounds.queue:
             for other in tuple(self._counts):  # those without new deliveries have only shrunk
                 await self._measure(other, depth)
-        if self._counts[source] >= self._bounds.queue_source or self._counts.total() >= self._bounds.queue:
+        if self._counts[source] >= self._bounds.queue_source or self._total >= self._bounds.queue:
             raise Overloaded("queue-full", 60)
 
     def added(self, source: str, events: int) -> None:
         """Count what was just queued."""
         self._counts[source] += events
+        self._total += events
 
     async def _measure(self, source: str, depth: Callable[[str], Awaitable[Waiting]]) -> None:
         now = self._clock()
@@ -241,27 +249,46 @@ class Backlog:
             return
         self._due[source] = now + MEASURE_S
         found = await depth(source)
+        self._total += found.waiting + found.sealed - self._counts[source]
         self._counts[source] = found.waiting + found.sealed
 
 
-@dataclass(slots=True)
 class Slot:
-    """One request's share, given back when it is over."""
+    """One request's share, held in a `with` and given back when it is over. Entering raises Overloaded."""
 
-    overload: "Overload"
-    source: str
-    address: str
-    body_bytes: int = 0
+    __slots__ = ("_overload", "address", "body_bytes", "source")
+
+    def __init__(self, overload: "Overload", source: str, address: str) -> None:
+        self._overload, self.source, self.address, self.body_bytes = overload, source, address, 0
+
+    def __enter__(self) -> Self:
+        self._overload.failures.check(self.source, self.address)
+        if not self._overload.requests.take(self.source, self.address):
+            raise Overloaded("too-many-requests", 1)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._overload.requests.give(self.source, self.address)
+        if self.body_bytes:
+            self._overload.bodies.give(self.source, self.address, self.body_bytes)
+        if isinstance(error, Rejection) and error.status in UNPROVEN:
+            self._overload.failures.failed(self.source, self.address)
+
+    def charge(self, size: int) -> None:
+        """Take room for a piece of the body as it arrives, so that one which is only announced holds none."""
+        if not self._overload.bodies.take(self.source, self.address, size):
+            raise Overloaded("too-many-bytes", 2)
+        self.body_bytes += size
 
     def metered(self, receive: Receive) -> Receive:
-        """Wrap ASGI's `receive`: a body is charged as it arrives, so that one which is only announced holds no room."""
+        """Wrap ASGI's `receive` so that it charges."""
 
         async def charged() -> MutableMapping[str, Any]:
             message = await receive()
-            size = len(message.get("body", b""))
-            if size and not self.overload.bodies.take(self.source, self.address, size):
-                raise Overloaded("too-many-bytes", 2)
-            self.body_bytes += size
+            if size := len(message.get("body", b"")):
+                self.charge(size)
             return message
 
         return charged
@@ -269,9 +296,9 @@ class Slot:
     def judge(self, *, proven: bool, refused: bool) -> None:
         """Note how the proof ended. Neither, where none was asked for: a handshake says nothing about its sender."""
         if proven:
-            self.overload.failures.proved(self.source, self.address)
+            self._overload.failures.proved(self.source, self.address)
         elif refused:
-            self.overload.failures.failed(self.source, self.address)
+            self._overload.failures.failed(self.source, self.address)
 
 
 @dataclass(slots=True)
@@ -291,24 +318,9 @@ class Overload:
         self.failures, self.backlog = Failures(self.bounds.failures_per_s), Backlog(self.bounds)
         self._large = asyncio.Semaphore(1)
 
-    @contextmanager
-    def slot(self, source: str, scope: Mapping[str, Any]) -> Iterator[Slot]:
-        """Hold a slot for one request. Raises Overloaded before anything of it was read."""
-        address = client_address(scope, self.trusted)
-        self.failures.check(source, address)
-        if not self.requests.take(source, address):
-            raise Overloaded("too-many-requests", 1)
-        slot = Slot(self, source, address)
-        try:
-            yield slot
-        except Rejection as error:
-            if error.status in UNPROVEN:
-                self.failures.failed(source, address)
-            raise
-        finally:
-            self.requests.give(source, address)
-            if slot.body_bytes:
-                self.bodies.give(source, address, slot.body_bytes)
+    def slot(self, source: str, scope: Mapping[str, Any]) -> Slot:
+        """Return a slot for one request, to be entered before anything of it is read."""
+        return Slot(self, source, client_address(scope, self.trusted))
 
     async def decode(self, size: int, work: Callable[..., T], *args: Any) -> T:
         """Run pure work over `size` bytes: a small one here, a large one in a thread, one at a time."""

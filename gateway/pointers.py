@@ -32,9 +32,7 @@ def resolve(document: Any, tokens: tuple[str, ...]) -> Any:
     value = document
     for token in tokens:
         if isinstance(value, dict):
-            if token not in value:
-                return MISSING
-            value = value[token]
+            value = value.get(token, MISSING)
         elif isinstance(value, list):
             # "-", signs, leading zeros and non-ASCII digits are no indices; the length bound keeps int() linear
             if not (token.isascii() and token.isdigit()) or len(token) > 9 or (len(token) > 1 and token[0] == "0"):

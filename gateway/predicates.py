@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
 from gateway.pointers import MISSING, parse, resolve
@@ -47,7 +48,7 @@ class _Unusable:
 
 
 _UNUSABLE: Final = _Unusable()
-_parse = lru_cache(maxsize=4096)(parse)
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def usable_text(text: str) -> bool:
@@ -63,40 +64,44 @@ def _screened(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _screen(value) for name, value in values.items()}
 
 
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """What one verified event offers: its decoded `document`, the profile's `facts`, and `names` derived from both."""
 
-    document: Any
-    facts: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, Any] = field(default_factory=dict)
-    # Screened once: inside `one` a name is read once an element, and scanning long text there would be quadratic.
-    _facts: Mapping[str, Any] = field(init=False, repr=False, compare=False)
-    _names: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+    __slots__ = ("_facts", "_names", "document", "facts", "names")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_facts", _screened(self.facts))
-        object.__setattr__(self, "_names", _screened(self.names))
+    def __init__(self, document: Any, facts: Mapping[str, str] = _NOTHING, names: Mapping[str, Any] = _NOTHING) -> None:
+        self.document, self.facts, self.names = document, facts, names
+        # Screened once, when first asked: inside `one` a name is read once an element, and scanning long text there
+        # would be quadratic.
+        self._facts: Mapping[str, Any] | None = None
+        self._names: Mapping[str, Any] | None = None
 
     def get(self, reference: str) -> Any:
         """Return the value at a pointer, of an `@fact` or of a name: None for null, `MISSING` where there is none to use.
 
         Raises ValueError for a malformed pointer, which a declaration cannot hold.
         """
-        value = _Reference(reference, _tokens(reference)).read(self, self.document)
-        return MISSING if value is _UNUSABLE else value
+        return parse_reference(reference).get(self)
+
+    def fact(self, name: str) -> Any:
+        """Return the fact, `_UNUSABLE` or `MISSING`."""
+        if self._facts is None:
+            self._facts = _screened(self.facts)
+        return self._facts.get(name, MISSING)
+
+    def name(self, name: str) -> Any:
+        """Return the value of a name, `_UNUSABLE` or `MISSING`."""
+        if self._names is None:
+            self._names = _screened(self.names)
+        return self._names.get(name, MISSING)
 
     def with_names(self, names: Mapping[str, Any]) -> "Evidence":
         """Return the same evidence with other `names`."""
         return Evidence(self.document, self.facts, names)
 
 
-def _tokens(reference: str) -> tuple[str, ...] | None:
-    return _parse(reference) if reference == "" or reference.startswith("/") else None
-
-
 @dataclass(frozen=True, slots=True)
-class _Reference:
+class Reference:
     """A parsed reference: `tokens` of a pointer, None for a fact or a name."""
 
     text: str
@@ -107,8 +112,19 @@ class _Reference:
         if self.tokens is not None:
             return _screen(resolve(here, self.tokens))
         if self.text.startswith("@"):
-            return evidence._facts.get(self.text[1:], MISSING)  # noqa: SLF001 (its own module)
-        return evidence._names.get(self.text, MISSING)  # noqa: SLF001
+            return evidence.fact(self.text[1:])
+        return evidence.name(self.text)
+
+    def get(self, evidence: Evidence) -> Any:
+        """Return the value of the whole document, None for null, `MISSING` where there is none to use."""
+        found = self.read(evidence, evidence.document)
+        return MISSING if found is _UNUSABLE else found
+
+
+@lru_cache(maxsize=4096)
+def parse_reference(text: str) -> Reference:
+    """Parse a pointer, `@fact` or name. Raises ValueError for a malformed pointer."""
+    return Reference(text, parse(text) if text == "" or text.startswith("/") else None)
 
 
 def _kind(value: Any) -> str | None:
@@ -128,6 +144,8 @@ def _same(left: Any, right: Any) -> bool:
 
 def exactly(found: Any, wanted: Any) -> bool:
     """Whether two JSON values are equal and of the same kinds throughout (`1` is not `1.0`, `true` is not `1`)."""
+    if isinstance(found, str) and isinstance(wanted, str):
+        return found == wanted
     pending = [(found, wanted)]
     while pending:
         left, right = pending.pop()
@@ -160,7 +178,7 @@ class _Node(Protocol):
         """Return the name and pointer of the first test, whatever its value."""
 
 
-def _both(left: _Reference, right: _Reference) -> str:
+def _both(left: Reference, right: Reference) -> str:
     return f"{left.text}, {right.text}"
 
 
@@ -177,7 +195,7 @@ class _Leaf:
     """A test of one reference: `check` sees the value alone."""
 
     name: str
-    at: _Reference
+    at: Reference
     check: Callable[[Any], Truth]
 
     def value(self, evidence: Evidence, here: Any) -> Truth:
@@ -223,8 +241,8 @@ class _Contains:
     """`contains`: some element's `rest` equals the literal; as `any` of `equals` over the elements."""
 
     text: str
-    array: _Reference
-    rest: _Reference
+    array: Reference
+    rest: Reference
     literal: Any
 
     def value(self, evidence: Evidence, here: Any) -> Truth:
@@ -244,7 +262,7 @@ class _Contains:
 class _Agree:
     """`agree`: whatever of the list resolves is equal. A container or unusable text leaves it unknown, not agreed."""
 
-    refs: tuple[_Reference, ...]
+    refs: tuple[Reference, ...]
 
     def value(self, evidence: Evidence, here: Any) -> Truth:
         values = [ref.read(evidence, here) for ref in self.refs]
@@ -255,7 +273,7 @@ class _Agree:
         return True if scalars and len(scalars) == len(found) else None
 
     def why(self, evidence: Evidence, here: Any) -> Why:
-        first: tuple[_Reference, Any] | None = None
+        first: tuple[Reference, Any] | None = None
         for ref in self.refs:
             value = ref.read(evidence, here)
             if value is MISSING or value is None:
@@ -275,8 +293,8 @@ class _Agree:
 class _Pair:
     """A test of two references, unknown unless `side` makes something of both; `check` sees what it made."""
 
-    before: _Reference
-    after: _Reference
+    before: Reference
+    after: Reference
     name: str
     side: Callable[[Any], Any]
     check: Callable[[Any, Any], Truth]
@@ -375,7 +393,7 @@ class _One:
     No element: False. Two, or one beside an element that may be a second (its `where` is unknown): unknown.
     """
 
-    array: _Reference
+    array: Reference
     where: _Node
     then: _Node
 
@@ -610,7 +628,7 @@ class _Compiler:
             raise ValueError(f"{place}: a pointer has at most one wildcard *")
         at = tokens.index("*") if "*" in tokens else len(tokens)
         array, rest = tokens[:at], tokens[at + 1 :]
-        return _Contains(whole.text, _Reference(whole.text, array), _Reference(whole.text, rest), literal)
+        return _Contains(whole.text, Reference(whole.text, array), Reference(whole.text, rest), literal)
 
     def _changed(self, argument: Any, place: str, _depth: int) -> _Node:
         members = _members(argument, place, required=("before", "after"), optional=("from", "to"))
@@ -636,13 +654,13 @@ class _Compiler:
                 raise ValueError(f"{place}.separator: is text of at least one character")
         return _Pair(*sides, "added" if added else "removed", _elements(separator), _one_moved(added=added))
 
-    def _sides(self, members: Mapping[str, Any], place: str) -> tuple[_Reference, _Reference]:
+    def _sides(self, members: Mapping[str, Any], place: str) -> tuple[Reference, Reference]:
         return (
             self._reference(members["before"], f"{place}.before"),
             self._reference(members["after"], f"{place}.after"),
         )
 
-    def _reference(self, text: Any, place: str, *, names: bool = False, wildcard: bool = False) -> _Reference:
+    def _reference(self, text: Any, place: str, *, names: bool = False, wildcard: bool = False) -> Reference:
         """Check and register one reference."""
         if not isinstance(text, str) or not usable_text(text):
             raise ValueError(f"{place}: a pointer is text")
@@ -652,13 +670,13 @@ class _Compiler:
             if NAME.fullmatch(text[1:]) is None:
                 raise ValueError(f"{place}: {text!r} names no fact")
             self.facts.add(text[1:])
-            return _Reference(text, None)
+            return Reference(text, None)
         if text == "" or text.startswith("/"):
-            return _Reference(text, _pointer(text, place, wildcard=wildcard))
+            return Reference(text, _pointer(text, place, wildcard=wildcard))
         if not names or NAME.fullmatch(text) is None:
             raise ValueError(f"{place}: {text!r} is no pointer (names stand in agree and differ only)")
         self.names.add(text)
-        return _Reference(text, None)
+        return Reference(text, None)
 
 
 def _pointer(text: str, place: str, *, wildcard: bool) -> tuple[str, ...]:

@@ -330,9 +330,12 @@ def _bad_references(profile: Profile) -> list[str]:
     return problems
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """An operator's registered ingress without its secrets: what the pure core may know of it."""
+    """An operator's registered ingress without its secrets: what the pure core may know of it.
+
+    Compared by identity, so that what is worked out for one source can be kept by it (`functools.lru_cache`).
+    """
 
     name: str
     profile: Profile

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from gateway import canonical, families, strict_json
@@ -24,6 +25,8 @@ MAX_BYTES: Final = 65_536
 REPOSITORY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})/[A-Za-z0-9._-]{1,100}\Z")
 WORKFLOW: Final = re.compile(r"\.github/workflows/[A-Za-z0-9._-]{1,150}\.ya?ml\Z")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
+
+_tokens: Final = lru_cache(maxsize=4096)(parse)  # pointers stand in declarations: a small fixed set
 
 _REQUIRED: Final = frozenset(
     {
@@ -317,6 +320,9 @@ class Index:
         """Return the enrolled triggers whose grants hold the event's values, as far as single members tell."""
         groups = self._slices.get(source, {}).get(event.name, {}).values()
         reader = _reader(event)
+        if len(groups) == 1:  # within one group nothing is found twice
+            (group,) = groups
+            return group.find(reader)
         found = {
             (candidate[0].subscription.digest, candidate[1].name): candidate
             for group in groups
@@ -373,7 +379,7 @@ def build_index(enrolled: Sequence[Enrolled], sources: Mapping[str, Source]) -> 
         for trigger in one.subscription.triggers.values():
             candidate = (one, _with_template(one, trigger))
             shapes = tuple(dict.fromkeys(_references(trigger, form) for form in trigger.forms))
-            for name in trigger.native_events:
+            for name in dict.fromkeys(trigger.native_events):
                 listed.setdefault((one.source, name), []).append((*candidate, shapes))
                 groups = slices.setdefault(one.source, {}).setdefault(name, {})
                 for references in shapes:
@@ -409,7 +415,7 @@ def _reader(event: Event) -> Callable[[str], Any]:
             if reference.startswith("@"):
                 known[reference] = event.facts.get(reference[1:], MISSING)
             else:
-                known[reference] = resolve(event.body, parse(reference))
+                known[reference] = resolve(event.body, _tokens(reference))
         return known[reference]
 
     return read

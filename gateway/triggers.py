@@ -8,12 +8,12 @@ ours are `extract`, `canonicalUrl`, `urlShapes` and `literals`. Lowered, `normal
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway import canonical, pointers
 from gateway.canonical import Extraction, Template
-from gateway.predicates import Predicate, compile_predicate
+from gateway.predicates import Predicate, Reference, compile_predicate, parse_reference
 
 NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}\Z")
 PRIMITIVES: Final = ("string", "integer", "number", "boolean")
@@ -49,6 +49,18 @@ class Form:
     types: Mapping[str, str]
     template: Template | None
     shapes: tuple[Template, ...]
+    # what matching reads, parsed: (source, pattern), and (name, source, whether its first token is meant)
+    extracted: tuple[tuple[Reference, Extraction], ...] = field(init=False, repr=False, compare=False)
+    normalized: tuple[tuple[str, Reference, bool], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        extracted = tuple((parse_reference(source), pattern) for source, pattern in self.extracts)
+        normalized = tuple(
+            (name, parse_reference(reference.removeprefix(FIRST_TOKEN)), reference.startswith(FIRST_TOKEN))
+            for name, reference in self.normalize.items()
+        )
+        object.__setattr__(self, "extracted", extracted)
+        object.__setattr__(self, "normalized", normalized)
 
     def reference(self, name: str) -> str:
         """Return what `name` is read from: a pointer, a fact, or the text that an extraction takes apart."""
@@ -59,7 +71,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One compiled trigger. `needed` holds the names without which it never matches, `forms` at least one shape."""
+    """One compiled trigger. `forms` holds at least one shape, `needed` for each the names without which it never matches.
+
+    A name that only a filter uses is needed where the consumer set that filter.
+    """
 
     name: str
     profiles: tuple[str, ...]
@@ -69,6 +84,14 @@ class Trigger:
     filters: Mapping[str, str]
     origins: frozenset[str]
     literals: Mapping[str, str | None]
+    needed: tuple[frozenset[str], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needed", tuple(map(self._needed, self.forms)))
+
+    def _needed(self, form: Form) -> frozenset[str]:
+        required = {*self.resources, *(form.template.names if form.template else ())}
+        return frozenset((set(form.types) | required) - (set(self.filters.values()) - required))
 
     @property
     def facts(self) -> frozenset[str]:

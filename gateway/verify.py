@@ -29,6 +29,7 @@ from gateway.profiles import (
     Source,
 )
 from gateway.schemes import client_state, ed25519, jwt, layout, mac, shared_secret
+from gateway.structs import struct
 
 MAX_ITEMS: Final = 1000
 _TIMESTAMP: Final = re.compile(rb"[0-9]{1,13}")
@@ -55,7 +56,7 @@ class KeyRing:
     jwks: Mapping[str, RSAPublicKey] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class ItemProof:
     """One item of a batch that is proved item by item: the `key` that proved it, or the `reason` why none did."""
 
@@ -64,7 +65,7 @@ class ItemProof:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class VerifiedDelivery:
     """A delivery whose proof held. Made by `verify` alone (`assumed` is for explaining).
 
@@ -79,7 +80,7 @@ class VerifiedDelivery:
     items: tuple[ItemProof, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class HandshakeAnswer:
     """What answers a handshake. Nothing of it is stored."""
 

@@ -1,8 +1,13 @@
 """The signed bytes and the offered signatures, as a profile describes them. Shared by the keyed MAC and Ed25519."""
 
+from functools import lru_cache
+from typing import Final
+
 from gateway.delivery import RawDelivery
 from gateway.errors import Rejection
 from gateway.profiles import Ed25519Proof, MacProof, layout_piece
+
+_BODY_ALONE: Final = ("{body}",)
 
 
 def signed_bytes(raw: RawDelivery, proof: MacProof | Ed25519Proof) -> bytes:
@@ -11,7 +16,9 @@ def signed_bytes(raw: RawDelivery, proof: MacProof | Ed25519Proof) -> bytes:
     A signed header that is missing, or that holds the literal which ends it (an id with a dot, before
     `.{timestamp}`), would let one signature cover two readings.
     """
-    pieces = [layout_piece(text) for text in proof.layout]
+    if proof.layout == _BODY_ALONE:
+        return raw.body
+    pieces = _pieces(proof.layout)
     out = []
     for index, (kind, text) in enumerate(pieces):
         if kind == "body":
@@ -25,6 +32,11 @@ def signed_bytes(raw: RawDelivery, proof: MacProof | Ed25519Proof) -> bytes:
                 raise Rejection("signature", 401)
             out.append(value)
     return b"".join(out)
+
+
+@lru_cache(maxsize=256)
+def _pieces(layout: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(map(layout_piece, layout))
 
 
 def offered(raw: RawDelivery, proof: MacProof | Ed25519Proof, prefix: str) -> list[bytes]:

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 from starlette.applications import Starlette
@@ -25,11 +24,12 @@ from gateway.errors import Rejection, Unavailable
 from gateway.events import Event, read
 from gateway.keys import Keys
 from gateway.match import MAX_CONSIDERED, Considered, Match, match, most_telling
-from gateway.overload import Overload, Overloaded
+from gateway.overload import LARGE_BYTES, Overload, Overloaded
 from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
 from gateway.settings import Configuration
 from gateway.store import Admit, AdmitItem, Admitted, QueueEntry, Store, uuid7
+from gateway.structs import struct
 from gateway.suspension import SUSPENDED, Suspensions, without_suspended
 from gateway.usage import Usage
 from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
@@ -39,7 +39,7 @@ PREFIX = "/hooks/"
 Rejected = tuple[tuple[int, str], ...]  # the refused items of a batch: position and reason
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class Answer:
     """What became of one delivery, and what its sender is told."""
 
@@ -81,10 +81,15 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     if (early := handshake(raw, source)) is not None:
         return Answer(Outcome.HANDSHAKE, "url-validation", early.status, raw.id, handshake=early)
     index, now = gateway.configuration.index, raw.received_at
-    ring, size, decode = await _ring(raw, source, gateway.keys), len(raw.body), gateway.overload.decode
-    verified = await decode(size, verify, raw, source, ring, now)
+    ring, overload = await _ring(raw, source, gateway.keys), gateway.overload
+    large = len(raw.body) > LARGE_BYTES
+    verified = await overload.off_loop(verify, raw, source, ring, now) if large else verify(raw, source, ring, now)
     gateway.usage.saw(gateway.store, gateway.configuration.settings.sources[source.name], verified)
-    reading = await decode(size, read, verified, source, index.wanted(source.name), now)
+    wanted_names = index.wanted(source.name)
+    if large:
+        reading = await overload.off_loop(read, verified, source, wanted_names, now)
+    else:
+        reading = read(verified, source, wanted_names, now)
     if reading.lifecycle:
         await notices.keep(gateway.store, source.name, reading.lifecycle, now)
     if reading.handshake is not None:
@@ -92,17 +97,19 @@ async def accept(raw: RawDelivery, source: Source, gateway: Gateway) -> Answer:
     if reading.test:
         return Answer(Outcome.HANDSHAKE, "provider-test", success(source.profile), raw.id, key=verified.key)
     found = [(event, *match(event, source, index)) for event in reading.events]
-    if any(matches for _, matches, _ in found):
+    if any([matches for _, matches, _ in found]):  # noqa: C419 (here and below: short lists, cheaper than generators)
         found = without_suspended(found, await gateway.suspensions.current())
-    considered = most_telling((c for _, _, each in found for c in each), SUSPENDED)
+    considered = most_telling([c for _, _, each in found for c in each], SUSPENDED)
     wanted = [(event, matches) for event, matches, _ in found if matches]
     if not wanted:
         return _nothing_wanted(raw, source.profile, reading.ignored, reading.rejected, considered, verified.key)
     refuse_on_a_full_disk(gateway)
-    await gateway.overload.backlog.check(source.name, gateway.store.depth)
+    await overload.backlog.check(source.name, gateway.store.depth)
     admit = project(raw, wanted, considered, now, reading.rejected)
+    # while the store is waited for, the document's memory serves the next delivery: what is still in a cache costs half
+    del reading, found, wanted
     admitted = await gateway.store.admit(admit)
-    gateway.overload.backlog.added(source.name, sum(len(item.entries) for item in admit.items))
+    overload.backlog.added(source.name, sum([len(item.entries) for item in admit.items]))
     return _admitted(raw, source.profile, admitted, considered, verified.key)
 
 
@@ -128,24 +135,17 @@ def project(
     rejected: Rejected = (),
 ) -> Admit:
     """The one atomic step's argument: dedupe keys and projected events. Nothing else of the delivery goes on."""
-    items = tuple(
-        AdmitItem(
-            event.dedupe,
-            event.dedupe_ttl_s,
-            event.jti,
-            tuple(
-                QueueEntry(
-                    f"{m.enrolled.subscription.digest}:{m.trigger}",
-                    orjson.dumps(m.event.to_json(), option=orjson.OPT_SORT_KEYS).decode(),
-                    raw.id,
-                )
-                for m in matches
-            ),
-        )
+    items = [
+        AdmitItem(event.dedupe, event.dedupe_ttl_s, event.jti, tuple([_entry(match, raw.id) for match in matches]))
         for event, matches in wanted
-    )
+    ]
     kept = record(raw, Outcome.FORWARDED, None, considered, rejected)
-    return Admit(raw.source, raw.id, items, kept, now)
+    return Admit(raw.source, raw.id, tuple(items), kept, now)
+
+
+def _entry(match: Match, delivery: str) -> QueueEntry:
+    event = orjson.dumps(match.event.to_json(), option=orjson.OPT_SORT_KEYS).decode()
+    return QueueEntry(f"{match.enrolled.subscription.digest}:{match.trigger}", event, delivery)
 
 
 def record(
@@ -199,7 +199,7 @@ def _admitted(
     key: str,
 ) -> Answer:
     done = success(profile)
-    if any(item.status == "queued" for item in admitted.items):
+    if any([item.status == "queued" for item in admitted.items]):  # noqa: C419
         return Answer(Outcome.FORWARDED, None, done, raw.id, considered, key=key, dispatched=True, recorded=True)
     duplicate = next((item for item in admitted.items if item.status != "replayed-token"), None)
     if duplicate is None:  # the token was used for another delivery: this one proves nothing
@@ -220,6 +220,8 @@ class Hooks:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
+        self._limits: dict[str, int] = {}
+        self._limits_of: Configuration | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; a client that vanished gets none."""
@@ -233,20 +235,26 @@ class Hooks:
             await self._take(scope, receive, send, source, delivery)
 
     async def _take(self, scope: Scope, receive: Receive, send: Send, source: Source, delivery: str) -> None:
-        raw = RawDelivery(delivery, source.name, time.time(), (), b"", b"")
-        whole = False
+        raw: RawDelivery | None = None
+        began, gateway = time.time(), self.gateway
         try:
-            with self.gateway.overload.slot(source.name, scope) as slot:
-                given = {"delivery": delivery, "source": source.name, **self._limits(source)}
-                raw = await receive_delivery(scope, slot.metered(receive), **given)
-                whole = True
-                result = await accept(raw, source, self.gateway)
+            with gateway.overload.slot(source.name, scope) as slot:
+                raw = await receive_delivery(
+                    scope,
+                    receive,
+                    delivery=delivery,
+                    source=source.name,
+                    limit_bytes=self._limit_bytes(source),
+                    deadline_s=gateway.configuration.settings.server.body_deadline_s,
+                    charge=slot.charge,
+                )
+                result = await accept(raw, source, gateway)
                 slot.judge(proven=bool(result.key), refused=result.outcome is Outcome.REJECTED)
         except Vanished:
             log.event("client-vanished", source=source.name, delivery=delivery)
             return
         except Rejection as error:
-            status = source.profile.statuses.get(str(error.status), error.status) if whole else error.status
+            status = source.profile.statuses.get(str(error.status), error.status) if raw is not None else error.status
             result = Answer(Outcome.REJECTED, error.reason, status, delivery)
         except Overloaded as error:
             status = source.profile.statuses.get(str(error.status), error.status)
@@ -257,18 +265,20 @@ class Hooks:
             log.LOGGER.exception("delivery-bug", extra={"event": "delivery-bug", "delivery": delivery})
             result = Answer(Outcome.UNAVAILABLE, "bug", 503, delivery, retry_after_s=60)
         if result.dispatched:
-            self.gateway.wake(source.name)
-        await self._note(raw, result)
-        await answer(send, result.status, result.delivery, _headers(result), _body(result), close=not whole)
+            gateway.wake(source.name)
+        await self._note(raw or RawDelivery(delivery, source.name, began, (), b"", b""), result)
+        headers = _headers(result) if result.handshake is not None or result.retry_after_s is not None else ()
+        await answer(send, result.status, result.delivery, headers, _body(result), close=raw is None)
 
-    def _limits(self, source: Source) -> dict[str, Any]:
-        server = self.gateway.configuration.settings.server
-        own = self.gateway.configuration.settings.sources[source.name].body_limit_bytes
-        limits = [n for n in (server.body_limit_bytes, source.profile.body_limit_bytes, own) if n is not None]
-        return {"limit_bytes": min(limits), "deadline_s": server.body_deadline_s}
+    def _limit_bytes(self, source: Source) -> int:
+        configuration = self.gateway.configuration
+        if configuration is not self._limits_of:
+            self._limits_of, self._limits = configuration, _body_limits(configuration)
+        return self._limits[source.name]
 
     async def _note(self, raw: RawDelivery, result: Answer) -> None:
         level = logging.WARNING if result.outcome in {Outcome.REJECTED, Outcome.UNAVAILABLE} else logging.INFO
+        matched = [c for c in result.considered if c.matched]
         log.event(
             "delivery",
             level,
@@ -279,7 +289,7 @@ class Hooks:
             status=result.status,
             key=result.key,
             first=result.delivery if result.delivery != raw.id else None,
-            matched=[f"{c.digest[:19]}:{c.trigger}" for c in result.considered if c.matched] or None,
+            matched=[f"{c.digest[:19]}:{c.trigger}" for c in matched] or None,
         )
         self.gateway.watch.delivery(
             raw.source,
@@ -287,13 +297,27 @@ class Hooks:
             result.outcome,
             result.reason,
             key=result.key,
-            triggers=(c.trigger for c in result.considered if c.matched),
+            triggers=[c.trigger for c in matched],
             began=raw.received_at,
             status=result.status,
         )
         if not result.recorded:
             kept = record(raw, result.outcome, result.reason, result.considered, result.rejected)
             await self.gateway.store.record(raw.source, kept)
+
+
+def _body_limits(configuration: Configuration) -> dict[str, int]:
+    """The smallest of the limits that a source's bodies have: the server's, its profile's, its own."""
+    settings = configuration.settings
+    limits = {
+        name: (
+            settings.server.body_limit_bytes,
+            source.profile.body_limit_bytes,
+            settings.sources[name].body_limit_bytes,
+        )
+        for name, source in configuration.sources.items()
+    }
+    return {name: min(limit for limit in listed if limit is not None) for name, listed in limits.items()}
 
 
 def _headers(result: Answer) -> tuple[tuple[bytes, bytes], ...]:
@@ -322,12 +346,9 @@ async def answer(
     close: bool = False,
 ) -> None:
     """Send one whole answer. `close` ends the connection, for a request whose body was not read to its end."""
-    pairs = [
-        (b"content-length", str(len(body)).encode()),
-        (b"gateway-delivery", delivery.encode()),
-        *headers,
-        *([(b"connection", b"close")] if close else []),
-    ]
+    pairs = [(b"content-length", b"%d" % len(body)), (b"gateway-delivery", delivery.encode()), *headers]
+    if close:
+        pairs.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
 

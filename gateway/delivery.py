@@ -44,8 +44,6 @@ class RawDelivery:
         Raises Rejection `header-repeated` (401) for two copies: a proxy and we could each believe another one.
         """
         wanted = name.encode("ascii")
-        found = self._first.get(wanted)
-        repeated = len(self._first) < len(self.headers) and sum(key == wanted for key, _ in self.headers) > 1
-        if repeated:
+        if len(self._first) < len(self.headers) and sum(key == wanted for key, _ in self.headers) > 1:
             raise Rejection("header-repeated", 401)
-        return found
+        return self._first.get(wanted)

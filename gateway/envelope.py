@@ -196,11 +196,11 @@ def sendable(event: EnvelopeEvent) -> bool:
 
     The same answer as `validate_event`, for what matching makes, at a hundredth of its cost; the suite compares them.
     """
-    values = event.filters.values()
-    if len(values) > MAX_FILTERS or not all(0 < len(value) <= MAX_FILTER_CHARACTERS for value in values):
+    sizes = [len(text) for text in event.filters.values()]
+    if len(sizes) > MAX_FILTERS or (sizes and (min(sizes) == 0 or max(sizes) > MAX_FILTER_CHARACTERS)):
         return False
     # a character takes at most six bytes in JSON: only what could be too large is measured
-    small = 6 * sum(map(len, values)) + len(event.url) < MAX_EVENT_BYTES - 2048
+    small = 6 * sum(sizes) + len(event.url) < MAX_EVENT_BYTES - 2048
     return small or len(canonical_json(event.to_json())) <= MAX_EVENT_BYTES
 
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 from gateway import pointers, strict_json
 from gateway.delivery import RawDelivery
 from gateway.errors import Rejection
-from gateway.pointers import MISSING
+from gateway.pointers import MISSING, resolve
 from gateway.profiles import Answer, Condition, Handshake, Profile, Shape, Source
 from gateway.structs import struct
 from gateway.verify import HandshakeAnswer, ItemProof, VerifiedDelivery
@@ -176,7 +176,7 @@ def _signed(part: str) -> _Reader:
         return lambda evidence: evidence.facts.get(fact, MISSING)
     if part == "" or part.startswith("/"):
         tokens = pointers.parse(part)
-        return lambda evidence: pointers.resolve(evidence.document, tokens)
+        return lambda evidence: resolve(evidence.document, tokens)
     return lambda _: MISSING
 
 
@@ -195,21 +195,38 @@ def _claimed(part: str) -> _Reader:
 
 def _all_of(required: Iterable[str], forbidden: Iterable[str], equals: Mapping[str, str | int | bool]) -> _Check:
     """Return the check that members are there, are not, and have a value. An explicit null carries nothing, so it is not."""
-    there, absent = [tuple(map(_signed, pointers_)) for pointers_ in (required, forbidden)]
+    there, absent = _presence(required), _presence(forbidden)
     values = [(_signed(pointer), wanted) for pointer, wanted in equals.items()]
 
     def check(evidence: _Evidence) -> bool:
-        for reader in there:
-            found = reader(evidence)
-            if found is MISSING or found is None:
-                return False
-        for reader in absent:
-            found = reader(evidence)
-            if found is not MISSING and found is not None:
-                return False
-        return all(_same(reader(evidence), wanted) for reader, wanted in values)
+        return (
+            there(evidence, True)
+            and absent(evidence, False)
+            and (not values or all(_same(reader(evidence), wanted) for reader, wanted in values))
+        )
 
     return check
+
+
+def _presence(parts: Iterable[str]) -> Callable[[_Evidence, bool], bool]:
+    """Return what tells whether all of the parts are there, or all are not."""
+    listed = tuple(parts)
+    keys = [tokens[0] for part in listed if part.startswith("/") and len(tokens := pointers.parse(part)) == 1]
+    readers = [_signed(part) for part in listed]
+    if len(keys) < len(listed):
+        return lambda evidence, wanted: all([_there(reader(evidence)) is wanted for reader in readers])  # noqa: C419
+
+    def check(evidence: _Evidence, wanted: bool) -> bool:
+        document = evidence.document
+        if not isinstance(document, dict):
+            return all([_there(reader(evidence)) is wanted for reader in readers])  # noqa: C419
+        return all([(document.get(key) is not None) is wanted for key in keys])  # noqa: C419
+
+    return check
+
+
+def _there(found: Any) -> bool:
+    return found is not MISSING and found is not None
 
 
 def _condition(condition: Condition) -> _Check:
@@ -274,7 +291,7 @@ def _plan(source: Source) -> _Plan:
     in_body = pointers.parse(freshness.at) if freshness is not None and freshness.at.startswith("/") else None
     return _Plan(
         source=source,
-        sent_at=None if in_body is None else lambda document: pointers.resolve(document, in_body),
+        sent_at=None if in_body is None else lambda document: resolve(document, in_body),
         facts=tuple((name, _signed(part)) for name, part in profile.facts.items()),
         names=tuple(_name_parts(parts) for parts in (spec.parts, *spec.alternatives)),
         handshakes=tuple(
@@ -398,7 +415,7 @@ def _answer_body(answer: Answer, value: Any, max_bytes: int) -> bytes:
 
 def _unproved_items(document: Any, at: str, key: str) -> Iterable[ItemProof]:
     """Split a batch that one proof covers whole."""
-    items = pointers.resolve(document, pointers.parse(at))
+    items = resolve(document, pointers.parse(at))
     if not isinstance(items, list):
         raise Rejection("json-shape", 400)
     return [ItemProof(item, key, None) for item in items]

@@ -1,11 +1,15 @@
 """Structured logs: one line a boundary decision. JSON off a terminal, readable on one. Never a header, body or secret."""
 
+import asyncio
+import contextlib
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
 
@@ -17,8 +21,56 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 def event(name: str, level: int = logging.INFO, /, **fields: Any) -> None:
     """Log `name` (a slug) with fields: slugs, ids and numbers, no text that came from a delivery."""
-    if LOGGER.isEnabledFor(level):
+    if not LOGGER.isEnabledFor(level):
+        return
+    handlers = logging.root.handlers
+    if len(handlers) == 1 and isinstance(handlers[0], Lines) and not LOGGER.handlers:
+        handlers[0].put(_json(time.time(), level, {"event": name, **fields}), level)  # a record would say no more
+    else:
         LOGGER.log(level, name, extra={"fields": fields})
+
+
+class Lines(logging.Handler):
+    """Writes JSON lines; those of one turn of the event loop at once, since a write each is most of a line's cost.
+
+    What is at least an error is written at once, with all before it. A kill may take the lines of one turn with it: the
+    log is for people, what was admitted stands in the store.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter())
+        self._stream = stream
+        self._waiting: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record of the logging module's."""
+        try:
+            self.put(self.format(record), record.levelno)
+        except Exception:  # noqa: BLE001 (as every handler: a line that cannot be made must not end its caller)
+            self.handleError(record)
+
+    def put(self, line: str, level: int) -> None:
+        """Write a line, with this turn's others where there is a loop."""
+        self._waiting.append(line)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+            return
+        if level >= logging.ERROR:
+            self.flush()
+        elif len(self._waiting) == 1:
+            loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        lines, self._waiting = self._waiting, []
+        with contextlib.suppress(OSError, ValueError):  # nobody reads the log any more: nobody can be told either
+            self._stream.write("\n".join(lines) + "\n")
+            self._stream.flush()
 
 
 class JsonFormatter(logging.Formatter):
@@ -26,12 +78,22 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            **_fields(record),
-        }
-        return orjson.dumps(line, default=str).decode()
+        return _json(record.created, record.levelno, _fields(record))
+
+
+def _json(at: float, level: int, fields: Mapping[str, Any]) -> str:
+    shown = {"time": f"{_second(int(at))}.{int(at % 1 * 1000):03}+00:00", "level": _level(level), **fields}
+    return orjson.dumps(shown, default=str).decode()
+
+
+@lru_cache(maxsize=4)
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@lru_cache(maxsize=16)
+def _level(level: int) -> str:
+    return logging.getLevelName(level).lower()
 
 
 class TextFormatter(logging.Formatter):
@@ -71,7 +133,9 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def configure(level: int = logging.INFO) -> None:
     """Send all logs to standard error in the form that fits it."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(TextFormatter() if sys.stderr.isatty() else JsonFormatter())
+    handler: logging.Handler = Lines(sys.stderr)
+    if sys.stderr.isatty():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     LOGGER.setLevel(level)

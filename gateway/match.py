@@ -86,7 +86,8 @@ def most_telling(considered: Iterable[Considered], *tests: str) -> tuple[Conside
     def rank(one: Considered) -> int:
         return 0 if one.matched else 1 if one.test in tests else 3 if one.test == "grant" else 2
 
-    return tuple(sorted(considered, key=rank)[:MAX_CONSIDERED])
+    listed = tuple(considered)
+    return tuple(sorted(listed, key=rank)[:MAX_CONSIDERED]) if len(listed) > 1 else listed
 
 
 def match_trigger(event: Event, enrolled: Enrolled, trigger: Trigger) -> EnvelopeEvent | _Nonmatch:
@@ -132,7 +133,7 @@ def _names_where_it_applies(evidence: Evidence, form: Form, needed: frozenset[st
             return _Nonmatch("match", pointer)
     names = _read_names(evidence, form)
     if form.when:
-        named = evidence.with_names(names)
+        named = evidence.with_names(names) if names else evidence
         for predicate in form.when:
             if evaluate(predicate, named) is not True:
                 test, pointer = explain(predicate, named) or ("when", "")

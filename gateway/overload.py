@@ -322,10 +322,8 @@ class Overload:
         """Return a slot for one request, to be entered before anything of it is read."""
         return Slot(self, source, client_address(scope, self.trusted))
 
-    async def decode(self, size: int, work: Callable[..., T], *args: Any) -> T:
-        """Run pure work over `size` bytes: a small one here, a large one in a thread, one at a time."""
-        if size <= LARGE_BYTES:
-            return work(*args)
+    async def off_loop(self, work: Callable[..., T], *args: Any) -> T:
+        """Run pure work over a body of more than `LARGE_BYTES` in a thread, one at a time."""
         async with self._large:
             return await asyncio.to_thread(work, *args)
 

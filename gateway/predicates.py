@@ -428,15 +428,6 @@ class _One:
         return "one", self.array.text
 
 
-def _all(truths: Iterable[Truth]) -> Truth:
-    result: Truth = True
-    for truth in truths:
-        if truth is False:
-            return False
-        result = None if truth is None else result
-    return result
-
-
 def _any(truths: Iterable[Truth]) -> Truth:
     result: Truth = False
     for truth in truths:
@@ -450,11 +441,18 @@ def _any(truths: Iterable[Truth]) -> Truth:
 class _Group:
     """`all` and `any`."""
 
-    combine: Callable[[Iterable[Truth]], Truth]
+    decisive: bool  # False of `all`, True of `any`: one such branch decides
     nodes: tuple[_Node, ...]
 
     def value(self, evidence: Evidence, here: Any) -> Truth:
-        return self.combine(node.value(evidence, here) for node in self.nodes)
+        result: Truth = not self.decisive
+        for node in self.nodes:
+            truth = node.value(evidence, here)
+            if truth is self.decisive:
+                return truth
+            if truth is None:
+                result = None
+        return result
 
     def why(self, evidence: Evidence, here: Any) -> Why:
         return next(node.why(evidence, here) for node in self.nodes if node.value(evidence, here) is not True)
@@ -567,10 +565,10 @@ class _Compiler:
         return tuple(nodes)
 
     def _all(self, argument: Any, place: str, depth: int) -> _Node:
-        return _Group(_all, self._branches(argument, place, depth))
+        return _Group(False, self._branches(argument, place, depth))
 
     def _any(self, argument: Any, place: str, depth: int) -> _Node:
-        return _Group(_any, self._branches(argument, place, depth))
+        return _Group(True, self._branches(argument, place, depth))
 
     def _not(self, argument: Any, place: str, depth: int) -> _Node:
         return _Not(self.node(argument, place, depth + 1))

@@ -137,7 +137,10 @@ async def serve(
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         watching = asyncio.create_task(reloader.run())
         served = [(name, side) for name, side in _apps(gateway, lookout, role) if name in sockets]
-        tasks = [asyncio.create_task(_http(side, sockets[name], stop)) for name, side in served]
+        tasks = [
+            asyncio.create_task(_http(side, sockets[name], stop, None if name == "public" else 30))
+            for name, side in served
+        ]
         sending = asyncio.create_task(dispatcher.run()) if dispatcher is not None else None
         stack.push_async_callback(gateway.usage.close, store)
         _settle_memory()
@@ -273,7 +276,9 @@ async def open_watch(stack: AsyncExitStack, configuration: Configuration, store:
     return watch
 
 
-async def _http(app: ASGIFramework, listener: socket.socket, stop: asyncio.Event) -> None:
+async def _http(
+    app: ASGIFramework, listener: socket.socket, stop: asyncio.Event, read_timeout_s: int | None = 30
+) -> None:
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]  # detached: Hypercorn owns and closes it
     config.accesslog = None
@@ -281,7 +286,9 @@ async def _http(app: ASGIFramework, listener: socket.socket, stop: asyncio.Event
     config.include_date_header = False
     config.include_server_header = False
     config.graceful_timeout = DRAIN_S
-    config.read_timeout = 30
+    # Deliveries and admissions have a deadline of their own, and the keep-alive timeout bounds the time to a whole head
+    # from the connection's start or the last answer: a timer for each read would be one more, at 7 us each.
+    config.read_timeout = read_timeout_s
     config.keep_alive_timeout = 60
     config.keep_alive_max_requests = 1_000_000
     config.h11_max_incomplete_size = 32_768

@@ -13,6 +13,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -373,13 +374,13 @@ def enrollments(base: Base) -> tuple[tuple[Enrolled, ...], list[Problem]]:
 def folder_stamp(folder: Path) -> Stamp:
     """What tells one state of the subscriptions folder from another, without reading a file."""
     found = []
-    for file in sorted((*folder.glob("*.json"), *folder.glob("*.toml"))):
-        try:
-            status = file.stat()
-        except OSError:  # gone between the two calls: the next look sees it
-            continue
-        found.append((file.name, status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:  # a tenth of a glob's cost, and every second
+        for entry in entries:
+            if entry.name.endswith((".json", ".toml")):
+                with suppress(FileNotFoundError):  # gone between the two calls: the next look sees it
+                    status = entry.stat()
+                    found.append((entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(sorted(found))
 
 
 def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:

@@ -13,6 +13,7 @@ from gateway.store import Store
 from gateway.verify import VerifiedDelivery
 
 WRITE_S = 5.0
+FRESH_S = 1.0  # a use is not noted again for so long
 
 
 class Usage:
@@ -20,11 +21,16 @@ class Usage:
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, float]] = {}
+        self._noted: dict[tuple[str, str], float] = {}
         self._task: asyncio.Task[None] | None = None
 
     def saw(self, store: Store, settings: SourceSettings, verified: VerifiedDelivery) -> None:
         """Note the secrets that proved a delivery."""
-        used = _labels(verified)
+        source, at = verified.raw.source, verified.raw.received_at
+        used = {key for key in _labels(verified) if at - self._noted.get((source, key), 0.0) >= FRESH_S}
+        if not used:
+            return
+        self._noted.update(dict.fromkeys(((source, key) for key in used), at))
         references = {label: reference for label, reference, _ in settings.references() if label in used}
         if not references:
             return

@@ -24,6 +24,7 @@ class _Waiting(NamedTuple):
     size: int
     now: float
     future: "asyncio.Future[Admitted]"
+    since: float  # the loop's time
 
 
 def _item(item: AdmitItem, now: float) -> list[object]:
@@ -50,7 +51,26 @@ class _Line:
 
     def __init__(self) -> None:
         self.waiting: deque[_Waiting] = deque()
+        self.flying: list[_Waiting] = []
         self.task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, one: _Waiting, loop: asyncio.AbstractEventLoop) -> None:
+        """Add a delivery, whose caller gets an answer within `CALL_S`. One timer does for all: a task each costs more."""
+        self.waiting.append(one)
+        if self._timer is None:
+            self._timer = loop.call_later(CALL_S, self._expire, loop)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        now, next_due = loop.time(), math.inf
+        for one in (*self.flying, *self.waiting):
+            if one.future.done():
+                continue
+            if one.since + CALL_S > now:
+                next_due = min(next_due, one.since + CALL_S)
+            else:
+                one.future.set_exception(Unavailable("store-timeout"))
+        self._timer = None if next_due == math.inf else loop.call_at(next_due, self._expire, loop)
 
     def take(self) -> list[_Waiting]:
         """Take what fits in one call; who gave up waiting meanwhile is not applied."""
@@ -86,22 +106,20 @@ class GroupCommit:
     async def admit(self, admit: Admit) -> Admitted:
         """Admit one delivery, whole. Unavailable: not applied, or (after a timeout) applied whole; ask again."""
         line = self._lines.setdefault(admit.source, _Line())
-        future: asyncio.Future[Admitted] = asyncio.get_running_loop().create_future()
-        line.waiting.append(_Waiting(_encode(admit), max(1, len(admit.items)), admit.now, future))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Admitted] = loop.create_future()
+        line.add(_Waiting(_encode(admit), max(1, len(admit.items)), admit.now, future, loop.time()), loop)
         if line.task is None:
             line.task = asyncio.create_task(self._flush(admit.source, line))
-        try:
-            async with asyncio.timeout(CALL_S):
-                return await future
-        except TimeoutError:
-            raise Unavailable("store-timeout") from None
+        return await future
 
     async def _flush(self, source: str, line: _Line) -> None:
         try:
             while taken := line.take():
+                line.flying = taken
                 await self._commit(source, taken)
         finally:
-            line.task = None
+            line.task, line.flying = None, []
             while line.waiting:  # only where this task was cancelled
                 line.waiting.popleft().future.cancel()
 

@@ -74,9 +74,6 @@ class Store(Queue, Records, SharedState, Trail, Flows, Lanes):
 
     async def admit(self, admit: Admit) -> Admitted:
         """Dedupe and enqueue a whole delivery and write its record, in one step; concurrent ones share a round trip."""
-
-        async def work() -> Admitted:
-            await self.know(admit.source)
-            return await self._group.admit(admit)
-
-        return await bounded(work)
+        if admit.source not in self._known:
+            await bounded(lambda: self.know(admit.source))
+        return await self._group.admit(admit)

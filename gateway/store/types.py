@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.structs import struct
 
-@dataclass(frozen=True, slots=True)
+
+@struct
 class QueueEntry:
     """One event for one lane: `lane` is `<digest>:<trigger>`, `event` the canonical JSON of an envelope event."""
 
@@ -14,7 +16,7 @@ class QueueEntry:
     delivery: str
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class AdmitItem:
     """One event of a delivery: its dedupe texts (the delivery id first, a body digest second) and where it goes.
 
@@ -27,7 +29,7 @@ class AdmitItem:
     entries: tuple[QueueEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class Admit:
     """A whole delivery: admitted in one step, or not at all. `record` is its delivery record as JSON text."""
 
@@ -38,7 +40,7 @@ class Admit:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class ItemResult:
     """`status` is queued, duplicate, replayed-body or replayed-token; `first` the id of the delivery that came first."""
 
@@ -46,7 +48,7 @@ class ItemResult:
     first: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@struct
 class Admitted:
     """One result an item, in order."""
 

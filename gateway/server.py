@@ -5,22 +5,18 @@ dispatches in flight settle, close the store. What is cut off all the same stays
 """
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import uvloop
-from hypercorn.asyncio import serve as hypercorn_serve
-from hypercorn.config import Config
-from hypercorn.typing import ASGIFramework
 
 from gateway import asks, log
 from gateway.admission import Admission
@@ -28,6 +24,7 @@ from gateway.app import Gateway, public_app
 from gateway.console import admin_app
 from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher, Settled
+from gateway.engines import ENGINES, hypercorn
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.health import Lookout
@@ -47,9 +44,8 @@ from gateway.sweep import Sweeper
 from gateway.tracing import Traces
 from gateway.watch import Watch
 
-DISCARD_S = 15.0
+ADMIN_READ_S = 30  # its pages read bodies without a deadline of their own
 UNREAD_S = 30  # a client that reads nothing of its answers for so long is cut off
-DRAIN_S = 20.0  # above the body deadline (8) plus the store's time (2), so that Hypercorn never cuts a request off
 
 
 class PortTaken(Exception):  # noqa: N818 (told to the operator, exit 3)
@@ -137,10 +133,7 @@ async def serve(
         loop.add_signal_handler(signal.SIGHUP, reloader.ask)
         watching = asyncio.create_task(reloader.run())
         served = [(name, side) for name, side in _apps(gateway, lookout, role) if name in sockets]
-        tasks = [
-            asyncio.create_task(_http(side, sockets[name], stop, None if name == "public" else 30))
-            for name, side in served
-        ]
+        tasks = [asyncio.create_task(_http(name, side, sockets[name], stop, configuration)) for name, side in served]
         sending = asyncio.create_task(dispatcher.run()) if dispatcher is not None else None
         stack.push_async_callback(gateway.usage.close, store)
         _settle_memory()
@@ -276,66 +269,12 @@ async def open_watch(stack: AsyncExitStack, configuration: Configuration, store:
     return watch
 
 
-async def _http(
-    app: ASGIFramework, listener: socket.socket, stop: asyncio.Event, read_timeout_s: int | None = 30
-) -> None:
-    config = Config()
-    config.bind = [f"fd://{listener.detach()}"]  # detached: Hypercorn owns and closes it
-    config.accesslog = None
-    config.errorlog = logging.getLogger("hypercorn.error")
-    config.include_date_header = False
-    config.include_server_header = False
-    config.graceful_timeout = DRAIN_S
-    # Deliveries and admissions have a deadline of their own, and the keep-alive timeout bounds the time to a whole head
-    # from the connection's start or the last answer: a timer for each read would be one more, at 7 us each.
-    config.read_timeout = read_timeout_s
-    config.keep_alive_timeout = 60
-    config.keep_alive_max_requests = 1_000_000
-    config.h11_max_incomplete_size = 32_768
-    await hypercorn_serve(guard(app), config, shutdown_trigger=stop.wait)
-
-
-def guard(app: Any) -> Any:
-    """Keep from the application what the server below would let happen.
-
-    Prior-knowledge HTTP/2, which no switch turns off, is refused: its connection ends with streams in flight unanswered.
-    A body that is answered before its end is read on beside the answer: the server's queue of ten pieces would fill, its
-    reader and the answer's end would wait for each other, and the connection and its descriptor would never be freed.
-    """
-
-    async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        ended, discarding = False, None
-
-        async def counted() -> Any:
-            nonlocal ended
-            message = await receive()
-            ended = message["type"] == "http.disconnect" or not message.get("more_body", False)
-            return message
-
-        async def discard() -> None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DISCARD_S):
-                    while not ended:
-                        await counted()
-
-        async def answering(message: Any) -> None:
-            nonlocal discarding
-            if discarding is None and not ended:
-                discarding = asyncio.create_task(discard())
-            await send(message)
-
-        if scope["http_version"].startswith("2"):
-            await answering({"type": "http.response.start", "status": 505, "headers": [(b"content-length", b"0")]})
-            await answering({"type": "http.response.body", "body": b""})
-        else:
-            await app(scope, counted, answering)
-        if discarding is not None:
-            await discarding
-
-    return guarded
+def _http(
+    name: str, app: Any, listener: socket.socket, stop: asyncio.Event, configuration: Configuration
+) -> Coroutine[Any, Any, None]:
+    if name != "public":
+        return hypercorn(app, listener, stop, ADMIN_READ_S)
+    return ENGINES[configuration.settings.server.engine](app, listener, stop)
 
 
 def _log_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ from gateway.subscriptions import Enrolled, Index, Subscription, build_index, lo
 from gateway.verify import secret_problem
 
 NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
+ENGINE_NEEDS = {"hypercorn": (), "uvicorn": ("uvicorn", "httptools")}
 MODES = ("auto", "ask", "deny")
 GITHUB_ACTIONS_BOT = 41898282  # https://api.github.com/users/github-actions%5Bbot%5D: any job's token acts as it
 Mode = Literal["auto", "ask", "deny"]
@@ -79,6 +81,7 @@ class Server(Model):
     admin_hosts: tuple[str, ...] = ()
     public_url: str | None = None
     workers: int = Field(default=1, ge=1, le=64)
+    engine: Literal["hypercorn", "uvicorn"] = "hypercorn"
     body_limit_bytes: int = Field(default=26_214_400, ge=1024, le=104_857_600)
     body_deadline_s: float = Field(default=8.0, gt=0, le=60)
     trusted_proxies: tuple[str, ...] = ()
@@ -86,6 +89,14 @@ class Server(Model):
     _proxies = field_validator("trusted_proxies")(lambda values: networks(values) and values)
     _tokens = field_validator("operator_tokens")(lambda values: tuple(check_reference(v) for v in values))
     _url = field_validator("public_url")(lambda value: value and check_https(value))
+
+    @field_validator("engine")
+    @classmethod
+    def _engine(cls, value: str) -> str:
+        missing = [name for name in ENGINE_NEEDS[value] if find_spec(name) is None]
+        if missing:
+            raise ValueError(f"needs {' and '.join(missing)}: pip install 'webhook-gateway[{value}]'")
+        return value
 
     @field_validator("bind", "admin_bind")
     @classmethod

@@ -1,0 +1,116 @@
+"""The HTTP servers below the application: Hypercorn, or Uvicorn where the operator chose it. Both get the same plain ASGI app."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+
+from hypercorn.asyncio import serve as hypercorn_serve
+from hypercorn.config import Config
+
+DISCARD_S: Final = 15.0
+DRAIN_S: Final = 20.0  # above the body deadline (8) plus the store's time (2), so that no request is cut off
+KEEP_ALIVE_S: Final = 60
+HEAD_BYTES: Final = 32_768
+
+Engine = Callable[[Any, socket.socket, asyncio.Event], Coroutine[Any, Any, None]]
+
+
+async def hypercorn(app: Any, listener: socket.socket, stop: asyncio.Event, read_timeout_s: int | None = None) -> None:
+    """Serve with Hypercorn until `stop`, then drain.
+
+    Without `read_timeout_s` whatever reads must have a deadline of its own, as deliveries and admissions have; a head
+    must be whole within the keep-alive time of the connection's start or the last answer. A timer for each read costs 7 us.
+    """
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]  # detached: Hypercorn owns and closes it
+    config.accesslog = None
+    config.errorlog = logging.getLogger("hypercorn.error")
+    config.include_date_header = False
+    config.include_server_header = False
+    config.graceful_timeout = DRAIN_S
+    config.read_timeout = read_timeout_s
+    config.keep_alive_timeout = KEEP_ALIVE_S
+    config.keep_alive_max_requests = 1_000_000
+    config.h11_max_incomplete_size = HEAD_BYTES
+    await hypercorn_serve(guard(app), config, shutdown_trigger=stop.wait)
+
+
+async def uvicorn(app: Any, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Serve with Uvicorn until `stop`, then drain. It has no limit on the time to a whole head: a proxy before it must."""
+    from uvicorn import Config as UvicornConfig  # noqa: PLC0415 (an optional dependency)
+    from uvicorn import Server  # noqa: PLC0415
+
+    class Quiet(Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # they are the gateway's
+
+    config = UvicornConfig(
+        guard(app),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # who may be believed is the application's setting
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(DRAIN_S),
+    )
+    server = Quiet(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    stopping.cancel()
+    await serving
+
+
+ENGINES: Final[dict[str, Engine]] = {"hypercorn": hypercorn, "uvicorn": uvicorn}
+
+
+def guard(app: Any) -> Any:
+    """Keep from the application what the server below would let happen.
+
+    Prior-knowledge HTTP/2, which no switch turns off, is refused: its connection ends with streams in flight unanswered.
+    A body that is answered before its end is read on beside the answer: the server's queue of ten pieces would fill, its
+    reader and the answer's end would wait for each other, and the connection and its descriptor would never be freed.
+    """
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        ended, discarding = False, None
+
+        async def counted() -> Any:
+            nonlocal ended
+            message = await receive()
+            ended = message["type"] == "http.disconnect" or not message.get("more_body", False)
+            return message
+
+        async def discard() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DISCARD_S):
+                    while not ended:
+                        await counted()
+
+        async def answering(message: Any) -> None:
+            nonlocal discarding
+            if discarding is None and not ended:
+                discarding = asyncio.create_task(discard())
+            await send(message)
+
+        if scope["http_version"].startswith("2"):
+            await answering({"type": "http.response.start", "status": 505, "headers": [(b"content-length", b"0")]})
+            await answering({"type": "http.response.body", "body": b""})
+        else:
+            await app(scope, counted, answering)
+        if discarding is not None:
+            await discarding
+
+    return guarded

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.wire.api import Api
+from gateway.wire.api import Api, pages
 from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 PAGE = 100
@@ -47,17 +47,15 @@ def desired(want: Want) -> list[Hook]:
     ]
 
 
-async def find(api: Api, want: Want, hooks: list[Hook]) -> list[Found]:
+async def find(api: Api, _want: Want, hooks: list[Hook]) -> list[Found]:
     """List each project's hooks."""
     found = []
     for hook in hooks:
-        page = 1
-        while True:
+        for page in pages(f"the list of {hook.scope}/hooks"):
             rows = await api.call("GET", f"/{hook.scope}/hooks?per_page={PAGE}&page={page}")
-            found += [_read(hook.scope, row, hook) for row in rows if row["url"] == want.url]
+            found += [_read(hook.scope, row, hook) for row in rows]
             if len(rows) < PAGE:
                 break
-            page += 1
     return found
 
 

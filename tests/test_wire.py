@@ -408,7 +408,7 @@ async def test_replacing_that_is_cut_off_leaves_no_hook_behind(stage: Stage, cut
     elif cut == "before the old one goes":
         stage.provider = replace(provider, remove=killed)
     else:
-        marks.forget = killed  # type: ignore[method-assign]
+        marks.forget = killed  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
         await stage.wire()
     stage.provider, stage.api = provider, whole

@@ -197,8 +197,8 @@ class Wide(Stage):
             ]
         self._private("public", b"whpk_" + base64.b64encode(raw))
         lines += ["[sources.public-own]", 'profile = "standard-webhooks"', f'secrets = ["file:{self.folder}/public"]']
-        with (self.folder / "gateway.toml").open("a") as file:
-            file.write("\n".join(lines) + "\n")
+        with (self.folder / "gateway.toml").open("a") as toml:
+            toml.write("\n".join(lines) + "\n")
 
 
 async def test_deliver_signs_as_the_provider_of_every_profile() -> None:

@@ -257,6 +257,24 @@ async def test_a_second_hook_for_one_scope_is_surplus(stage: Stage) -> None:
     assert [row.state for row in await stage.look()] == ["good", "surplus"]
 
 
+@pytest.mark.parametrize("status", ["temporarily_disabled", "disabled"])
+async def test_a_gitlab_hook_that_was_switched_off_is_drift_and_not_set(stage: Stage, status: str) -> None:
+    """Only a test answered 2xx switches it on, and that could start a workflow: so it is told."""
+    stage.use("gitlab-token", "/gitlab/api/v4", subscription({"projects": (15,)}, "pipeline"))
+    await stage.wire()
+    (hook,) = stage.kept.hooks["projects/15"].values()
+    hook["alert_status"] = status
+    (row,) = await stage.look()
+    assert (row.state, [d.name for d in row.differences]) == ("drifted", ["alert_status"])
+    assert not wire.to_do(stage.provider, row)
+    stage.kept.calls.clear()
+    assert [row.done for row in await stage.wire()] == [None]
+    assert not [call for call in stage.kept.calls if not call.startswith("GET")]
+    assert "Test" in stage.provider.beyond["alert_status"]
+    hook["push_events"] = True  # what can be set beside it is
+    assert [row.done for row in await stage.wire()] == ["updated"]
+
+
 async def test_an_azure_subscription_on_probation_is_drift(stage: Stage) -> None:
     stage.use("azure-devops", "/azure/acme", CASES["azure-devops"][1], secret="u:pw")
     await stage.wire()

@@ -54,7 +54,7 @@ async def _wire(configuration: Configuration, name: str, *, check: bool, as_json
         parts = (wiring.provider, wiring.api, wiring.want)
         async with contextlib.nullcontext() if check else wire.alone(store, name, uuid7()):
             rows = await wire.look(*parts, store, wiring.key, now)
-            todo = [row for row in rows if row.replaced or (row.hook and (row.state != "good" or row.differences))]
+            todo = [row for row in rows if wire.to_do(wiring.provider, row)]
             if todo and not check:
                 await audit.record(store, "wire", source=name, scopes=[row.scope for row in todo])
                 rows = await wire.apply(*parts, rows, store, wiring.key, now)
@@ -81,6 +81,9 @@ def _hints(configuration: Configuration, name: str, rows: list[wire.Row]) -> Non
     if any(row.state == "surplus" and row.done is None for row in rows):
         click.echo("surplus hooks send here too and are left alone: remove them at the provider", err=True)
     settings = configuration.settings.sources[name]
+    beyond = wire.BY_PROFILE[configuration.sources[name].profile.name].beyond
+    for field in sorted({d.name for row in rows for d in row.differences if d.name in beyond}):
+        click.echo(f"{field}: {beyond[field]}", err=True)
     if not isinstance(settings.secrets, tuple):
         for ident in [row.id for row in rows if row.done in ("created", "replaced")]:
             click.echo(f'add to sources.{name}.secrets: "{ident}" = "{settings.references()[0][1]}"', err=True)

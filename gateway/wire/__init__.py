@@ -11,7 +11,7 @@ from gateway.profiles import Source
 from gateway.settings import Configuration, SourceSettings, resolve
 from gateway.wire import azure_devops, github, gitlab, jira, linear, microsoft_graph
 from gateway.wire.api import Api, OAuthClient, WireRefused
-from gateway.wire.engine import BAD, apply, due, fingerprint, look, mark_name, renew
+from gateway.wire.engine import BAD, apply, due, fingerprint, look, mark_name, renew, to_do
 from gateway.wire.instructions import instructions
 from gateway.wire.turn import alone
 from gateway.wire.types import Difference, Found, Hook, Provider, Row, Want, WireProblem
@@ -105,6 +105,7 @@ __all__ = [
     "look",
     "mark_name",
     "renew",
+    "to_do",
     "want_for",
     "wiring_for",
 ]

@@ -125,11 +125,17 @@ async def apply(
     return [await _mend(provider, api, want, row, marks, key, now) for row in rows]
 
 
+def to_do(provider: Provider, row: Row) -> bool:
+    """Whether wiring changes something of a row. What the API cannot set is reported and left."""
+    mendable = any(difference.name not in provider.beyond for difference in row.differences)
+    return row.replaced or (row.hook is not None and (mendable or row.state in ("missing", "expiring")))
+
+
 async def _mend(provider: Provider, api: Api, want: Want, row: Row, marks: Marks, key: bytes, now: float) -> Row:
     if row.replaced and row.id is not None and provider.remove is not None:
         await answered(provider.remove(api, row.id), provider)
         return replace(row, done="removed")
-    if row.hook is None or (row.state == "good" and not row.differences):
+    if not to_do(provider, row) or row.hook is None:
         return row
     changed = frozenset(difference.name for difference in row.differences)
     replacing = row.id is not None and bool(changed & provider.fixed)

@@ -113,6 +113,7 @@ class Provider:
     create: Callable[[Api, Want, Hook, float], Awaitable[Found]]
     update: Callable[[Api, Want, Hook, Found, frozenset[str], float], Awaitable[Found]]
     fixed: frozenset[str] = frozenset()  # what a hook cannot be given later: another takes its place
+    beyond: Mapping[str, str] = field(default_factory=dict)  # what the API shows and cannot set: what to do about it
     remove: Callable[[Api, str], Awaitable[None]] | None = None
     life_s: float | None = None
     renew: Callable[[Api, Found, float], Awaitable[Found]] | None = None

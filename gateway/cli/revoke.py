@@ -23,11 +23,10 @@ def revoke(digest: str, config: Path, *, as_json: bool) -> None:
     base = load_base(config)
     try:
         whole = enrollments.find(base, digest)
-        touched = enrollments.revoke(base, whole)
+        touched = enrollments.revoke(base, whole, first=lambda: audit.note_or_keep(base, "revoke", subscription=whole))
     except enrollments.Refused as refused:
         click.echo(f"refused: {refused}", err=True)
         raise SystemExit(1) from None
-    audit.note_or_keep(base, "revoke", subscription=whole)
     ask_if_there(base, lambda store: store.resume(whole), "a suspension of it stays noted until it is enrolled again")
     if as_json:
         files = [{"file": str(file), "removed": not file.exists()} for file in touched]

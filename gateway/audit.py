@@ -1,16 +1,18 @@
 """The audit trail: every action of an operator, with who and when. Append-only, in the store, and as a log line.
 
-Call `note` from a command, `record` where a store is open already. An action that cannot be written down is not done:
-both raise Unavailable, so call them before the action, or in the same breath and let the failure be seen.
+Call `note` from a command, `record` where a store is open already, and either before the action: one that cannot be
+written down is not done.
 """
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gateway import log
@@ -20,7 +22,9 @@ from gateway.storage import opened
 from gateway.store import Store, uuid7
 
 KEPT = "audit-kept.jsonl"  # beside the enrollments
+UNREADABLE = "audit-unreadable.jsonl"
 CLAIM_S = 60.0
+NAME_CHARS = 200
 ACTIONS = frozenset(
     {
         "enroll",
@@ -38,10 +42,15 @@ ACTIONS = frozenset(
 )
 
 
+def plain(name: str) -> str:
+    """A name that cannot pass for another line of a listing, nor steer the terminal that shows it."""
+    return "".join(one if one.isprintable() else "?" for one in name)[:NAME_CHARS]
+
+
 def _entry(action: str, who: str | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     if action not in ACTIONS:
         raise ValueError(f"{action} is no action of an operator")
-    entry = {"at": round(time.time(), 3), "who": who or operator(), "action": action, **fields}
+    entry = {"at": round(time.time(), 3), "who": plain(who or operator()), "action": action, **fields}
     return {name: value for name, value in entry.items() if value is not None}
 
 
@@ -74,10 +83,29 @@ def note_or_keep(base: Base, action: str, who: str | None = None, **fields: Any)
             note(base, action, who, **fields)
             return
     folder = base.file.parent / base.settings.subscriptions.path
-    with (folder / KEPT).open("a", encoding="utf-8") as file:  # O_APPEND: lines of two commands do not mix
-        file.write(json.dumps(_entry(action, who, fields), separators=(",", ":")) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    line = json.dumps(_entry(action, who, fields), separators=(",", ":")) + "\n"
+    while not _keep(folder / KEPT, line.encode()):
+        pass  # it was claimed while we waited for it: the next one is new
+
+
+def _keep(path: Path, line: bytes) -> bool:
+    """Append a line whole or not at all, with the file to ourselves. False: it is not the kept one any more."""
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            if not os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                return False
+        except FileNotFoundError:
+            return False
+        before = file.seek(0, os.SEEK_END)
+        try:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)  # no half of a line is left for who reads it
+            raise
+    return True
 
 
 async def take_kept(store: Store, base: Base | Configuration) -> int:
@@ -92,15 +120,31 @@ async def take_kept(store: Store, base: Base | Configuration) -> int:
         try:
             if path.name != KEPT and time.time() - path.stat().st_ctime < CLAIM_S:
                 continue
-            path.rename(claim)
-            lines = claim.read_text(encoding="utf-8").splitlines()
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a command may be writing: then the next time
+                path.rename(claim)
+                text = file.read().decode(errors="replace")
         except OSError:  # another process was first, or the folder is read-only for us
             continue
-        for line in lines:
-            await store.write_audit(json.loads(line))
+        for line in text.removesuffix("\n").split("\n"):
+            entry = _read(line)
+            if entry is None:
+                log.event("audit-line-unreadable", logging.ERROR, file=str(folder / UNREADABLE))
+                with (folder / UNREADABLE).open("a", encoding="utf-8") as aside:
+                    aside.write(line + "\n")
+                continue
+            await store.write_audit(entry)
             taken += 1
         claim.unlink()
     return taken
+
+
+def _read(line: str) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and {"at", "who", "action"} <= entry.keys() else None
 
 
 async def follow_modes(store: Store, configuration: Configuration) -> None:

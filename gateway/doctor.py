@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from gateway.addresses import loopback
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, GitHubAway, GitHubRefusal, open_session
 from gateway.keys import fetch_jwks
 from gateway.profiles import JwtProof
-from gateway.settings import Configuration, load_configuration, loopback, resolve
+from gateway.settings import Configuration, load_configuration, references, resolve
 from gateway.storage import opened
 from gateway.store import Store
 from gateway.subscriptions import Enrolled
@@ -107,8 +108,13 @@ async def public_side(configuration: Configuration, session: aiohttp.ClientSessi
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        yield Finding("DNS", "fail", f"{host} does not resolve: {error.strerror or error}", "add an A or AAAA record")
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot write
+        yield Finding(
+            "DNS",
+            "fail",
+            f"{host} does not resolve: {getattr(error, 'strerror', None) or error}",
+            "add an A or AAAA record",
+        )
         return
     addresses = sorted({str(entry[4][0]) for entry in found})
     yield Finding("DNS", "ok", f"{host} is {', '.join(addresses)}")
@@ -184,7 +190,12 @@ async def _hidden(session: aiohttp.ClientSession, url: str) -> Finding | None:
 async def github_side(configuration: Configuration, session: aiohttp.ClientSession) -> Findings:
     """The App's key, our clock, and for each enrollment the installation, its permissions and its repository."""
     settings = configuration.settings.github
-    app = GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+    try:
+        app = GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+    except ConfigError as error:
+        for problem in error.at(str(configuration.file)).problems:
+            yield _of_problem("GitHub App", problem)
+        return
     try:
         asked = time.time()
         about = await app.about()
@@ -287,11 +298,7 @@ async def keys_side(configuration: Configuration, session: aiohttp.ClientSession
 
 def secrets(configuration: Configuration) -> list[Finding]:
     """Files that others may read, and secrets that can be guessed. That they are there, the configuration has checked."""
-    settings, found = configuration.settings, []
-    named = [("github.private_key", settings.github.private_key)]
-    named += [(f"server.operator_tokens.{n}", r) for n, r in enumerate(settings.server.operator_tokens)]
-    for name, source in settings.sources.items():
-        named += [(f"sources.{name}.secrets.{label}", reference) for label, reference, _ in source.references()]
+    named, found = references(configuration.settings), []
     for key, reference in named:
         path = Path(reference.removeprefix("file:"))
         if reference.startswith("file:") and stat.S_IMODE(path.stat().st_mode) & 0o007:

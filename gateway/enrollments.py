@@ -9,7 +9,7 @@ import contextlib
 import os
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from gateway.settings import Base, Enrollment, EnrollmentFile, enrollments
 from gateway.subscriptions import Enrolled, Subscription, activation_problem, build_index, load_subscription
 from gateway.suspension import state_of
 
+Noting = Callable[[str | None], None]
 _OPTIONS = ("mode", "url_template", "attested", "repository_id")
 
 
@@ -244,9 +245,19 @@ def known_options(base: Base, digest: str) -> dict[str, Any]:
 
 
 def write(
-    base: Base, file: Path, subscription: Subscription, source: str, installation: int, options: Mapping[str, Any]
+    base: Base,
+    file: Path,
+    subscription: Subscription,
+    source: str,
+    installation: int,
+    options: Mapping[str, Any],
+    *,
+    first: Noting = lambda _replaced: None,
 ) -> Done:
-    """Put the document into the folder and its entry beside it; doing so again changes nothing. Raises Refused."""
+    """Put the document into the folder and its entry beside it; doing so again changes nothing. Raises Refused.
+
+    `first` is called with the digest that is replaced before anything is written; what it raises keeps all as it is.
+    """
     base.folder.mkdir(parents=True, exist_ok=True)
     target, replaced = _target(base, file, subscription)
     wanted = Enrollment(
@@ -261,6 +272,7 @@ def write(
         raise Refused(
             f"its entry stands in {base.file} with other values; change it there, or remove it and enroll again"
         )
+    first(replaced)
     if file.resolve() != target.resolve() and not _same(file, target):
         _replace(target, file.read_bytes())
     where = base.file if main is not None else present[0].file if present else target.with_suffix(".toml")
@@ -355,10 +367,14 @@ def find(base: Base, digest: str) -> str:
     return matching[0]
 
 
-def revoke(base: Base, digest: str) -> list[Path]:
-    """Remove the digest's entry and the document that stood in the folder for it; return the files touched. Raises Refused."""
+def revoke(base: Base, digest: str, *, first: Callable[[], None] = lambda: None) -> list[Path]:
+    """Remove the digest's entry and the document that stood in the folder for it; return the files touched. Raises Refused.
+
+    `first` is called before anything is removed; what it raises keeps all as it is.
+    """
     if any(one.subscription == digest for one in base.settings.enrollments):
         raise Refused(f"its entry stands in {base.file}, which is yours to change: remove it there")
+    first()
     touched: list[Path] = []
     for file in sorted({entry.file for entry in entries(base) if entry.enrollment.subscription == digest}):
         document = tomlkit.parse(file.read_text(encoding="utf-8"))

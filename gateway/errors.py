@@ -1,7 +1,7 @@
 """Errors by whose fault: ours at start, the sender's, ours now. Anything else that escapes is a bug."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,10 @@ class ConfigError(Exception):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = tuple(problems)
+
+    def at(self, file: str) -> "ConfigError":
+        """The same, standing in the file that was read: what found it did not know its name."""
+        return ConfigError([replace(problem, file=file) for problem in self.problems])
 
 
 class Rejection(Exception):  # noqa: N818 (a delivery is rejected; nothing of ours failed)

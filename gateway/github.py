@@ -180,7 +180,7 @@ class GitHubApp:
     ) -> None:
         self.api_url = api_url.rstrip("/")
         self.app_id = app_id
-        self._key = _load_key(private_key_pem)
+        self._key = load_key(private_key_pem)
         self._session = session
         self._clock = clock
         self._jwt: tuple[float, str] | None = None
@@ -489,7 +489,7 @@ class GitHubApp:
         return now + float(min(PARK_S * 2 ** min(strikes, 10), PARK_MAX_S))
 
 
-def _load_key(pem: bytes) -> RSAPrivateKey:
+def load_key(pem: bytes) -> RSAPrivateKey:
     """Return the App's key; ConfigError says what is wrong without a byte of it."""
     problem = None
     try:

@@ -15,7 +15,7 @@ from gateway import log, wire
 from gateway.errors import Unavailable
 from gateway.settings import Configuration
 from gateway.store import Notice, Store, uuid7
-from gateway.wire import Found, Row, Wiring
+from gateway.wire import Row, Wiring
 
 ROUND_S = 60.0
 LOOK_S = 600.0  # without a notice, how often the provider is asked
@@ -65,11 +65,12 @@ class Renewer:
         if not notices and now - self._looked.get(name, 0.0) < LOOK_S:
             return
         wiring = wire.wiring_for(configuration, name, self._session)
-        rows = await wire.look(wiring.provider, wiring.api, wiring.want, self._store, wiring.key, now)
-        self._looked[name] = now
         asked = {notice.subscription for notice in notices if notice.event == "reauthorizationRequired"}
-        for row in rows:
-            await self._keep_alive(wiring, name, row, asked, now)
+        async with wire.alone(self._store, name, self._me):
+            rows = await wire.look(wiring.provider, wiring.api, wiring.want, self._store, wiring.key, now)
+            self._looked[name] = now
+            for row in rows:
+                await self._keep_alive(wiring, name, row, asked, now)
         for notice in notices:
             await self._settle(name, notice, now)
 
@@ -87,7 +88,7 @@ class Renewer:
             return
         late = row.expires is not None and wire.due(row.expires, wiring.provider.life_s or 0.0, now)
         if row.id is not None and wiring.provider.renew is not None and (late or row.id in asked):
-            made_ = await wiring.provider.renew(wiring.api, Found(row.id, row.scope, {}), now)
+            made_ = await wire.renew(wiring.provider, wiring.api, row, now)
             log.event("renewal", source=name, scope=row.scope, done="renewed", hook=made_.id)
         if row.state == "drifted":
             log.event(

@@ -181,7 +181,10 @@ def _overload(configuration: Configuration) -> Overload:
 def github_app(configuration: Configuration | Base, session: aiohttp.ClientSession) -> GitHubApp:
     """The configured App."""
     settings = configuration.settings.github
-    return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+    try:
+        return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+    except ConfigError as error:
+        raise error.at(str(configuration.file)) from None
 
 
 @asynccontextmanager

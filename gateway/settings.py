@@ -6,61 +6,59 @@ ConfigError. Secrets are references (`env:NAME`, `file:/path`); their values are
 
 import difflib
 import hashlib
-import ipaddress
 import os
 import pwd
 import re
 import socket
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from gateway.addresses import check_bind, check_https, check_networks, check_store, is_host
 from gateway.errors import ConfigError, Problem
-from gateway.overload import networks
 from gateway.profiles import JwtProof, Profile, Source, load_profiles
+from gateway.salvage import concerns, place_of, readable
 from gateway.subscriptions import Enrolled, Index, Subscription, build_index, load_subscription
 from gateway.verify import secret_problem
 
-NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
+NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 ENGINE_NEEDS = {"hypercorn": (), "uvicorn": ("uvicorn", "httptools")}
 MODES = ("auto", "ask", "deny")
+SECRET_BYTES = 65_536  # more is no secret but a wrong file
 GITHUB_ACTIONS_BOT = 41898282  # https://api.github.com/users/github-actions%5Bbot%5D: any job's token acts as it
 Mode = Literal["auto", "ask", "deny"]
 Stamp = tuple[tuple[str, int, int, int], ...]  # name, time of change, size and inode of each file
+
+
+# A number is one: no text, no boolean, nothing infinite.
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Yes = Annotated[bool, Strict()]
+Text = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Model(BaseModel):
     """Frozen; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-def loopback(url: str) -> bool:
-    """Whether the URL's host is a loopback address or `localhost`."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def check_https(url: str) -> str:
-    """Return the URL without a trailing slash; plain http is accepted for loopback alone, where a double stands in."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise ValueError("must be an https URL without user, query or fragment")
-    if parts.scheme == "http" and not loopback(url):
-        raise ValueError("must be https: plain http is for loopback addresses alone")
-    return url.rstrip("/")
 
 
 def check_reference(reference: str) -> str:
@@ -80,15 +78,16 @@ class Server(Model):
     operator_tokens: tuple[str, ...] = ()
     admin_hosts: tuple[str, ...] = ()
     public_url: str | None = None
-    workers: int = Field(default=1, ge=1, le=64)
+    workers: Whole = Field(default=1, ge=1, le=64)
     engine: Literal["hypercorn", "uvicorn"] = "hypercorn"
-    body_limit_bytes: int = Field(default=26_214_400, ge=1024, le=104_857_600)
-    body_deadline_s: float = Field(default=8.0, gt=0, le=60)
+    body_limit_bytes: Whole = Field(default=26_214_400, ge=1024, le=104_857_600)
+    body_deadline_s: Number = Field(default=8.0, gt=0, le=60)
     trusted_proxies: tuple[str, ...] = ()
 
-    _proxies = field_validator("trusted_proxies")(lambda values: networks(values) and values)
+    _proxies = field_validator("trusted_proxies")(check_networks)
     _tokens = field_validator("operator_tokens")(lambda values: tuple(check_reference(v) for v in values))
     _url = field_validator("public_url")(lambda value: value and check_https(value))
+    _binds = field_validator("bind", "admin_bind")(check_bind)
 
     @field_validator("engine")
     @classmethod
@@ -98,23 +97,24 @@ class Server(Model):
             raise ValueError(f"needs {' and '.join(missing)}: pip install 'webhook-gateway[{value}]'")
         return value
 
-    @field_validator("bind", "admin_bind")
+    @field_validator("admin_hosts")
     @classmethod
-    def _bind(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65_535:
-            raise ValueError("must be HOST:PORT")
-        return value
+    def _hosts(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        names = [re.sub(r":[0-9]+$", "", value).strip("[]") for value in values]
+        bad = [str(place) for place, name in enumerate(names) if not is_host(name)]
+        if bad:
+            raise ValueError(f"entry {', '.join(bad)}: must be a host name, or HOST:PORT, without https://")
+        return values
 
 
 class Limits(Model):
     """`[limits]`: what one process takes on at once, and what may wait in the store."""
 
-    requests: int = Field(default=3_000, ge=16, le=100_000)
-    body_bytes: int = Field(default=134_217_728, ge=1_048_576)
-    failures_per_s: float = Field(default=50.0, gt=0)
-    queue: int = Field(default=2_000_000, ge=1)
-    queue_source: int = Field(default=1_000_000, ge=1)
+    requests: Whole = Field(default=3_000, ge=16, le=100_000)
+    body_bytes: Whole = Field(default=134_217_728, ge=1_048_576)
+    failures_per_s: Number = Field(default=50.0, gt=0)
+    queue: Whole = Field(default=2_000_000, ge=1)
+    queue_source: Whole = Field(default=1_000_000, ge=1)
 
 
 class StoreSettings(Model):
@@ -122,17 +122,15 @@ class StoreSettings(Model):
 
     url: str | None = None
     embedded: str | None = None
-    wait_replicas: int = Field(default=0, ge=0, le=16)
+    wait_replicas: Whole = Field(default=0, ge=0, le=16)
     durability: Literal["strict", "relaxed"] = "strict"
 
     @model_validator(mode="after")
     def _one(self) -> "StoreSettings":
         if (self.url is None) == (self.embedded is None):
             raise ValueError("needs exactly one of url and embedded")
-        if self.url is not None and not re.match(
-            r"(redis|rediss|redis\+sentinel|redis\+cluster)://|unix:///", self.url
-        ):
-            raise ValueError("url must be redis://, rediss://, unix:///, redis+sentinel:// or redis+cluster://")
+        if self.url is not None:
+            check_store(self.url)
         if self.wait_replicas and (self.url is None or self.url.startswith("redis+cluster:")):
             raise ValueError("wait_replicas needs a single primary with replicas: no embedded store, no Cluster")
         return self
@@ -142,8 +140,8 @@ class GitHub(Model):
     """`[github]`: the App that dispatches."""
 
     api_url: str = "https://api.github.com"
-    app_id: int = Field(gt=0)
-    sender_id: int | None = Field(default=None, gt=0)
+    app_id: Whole = Field(gt=0)
+    sender_id: Whole | None = Field(default=None, gt=0)
     private_key: str
 
     _url = field_validator("api_url")(check_https)
@@ -160,8 +158,8 @@ class GitHub(Model):
 class AdmissionSettings(Model):
     """`[admission]`."""
 
-    audience_prefix: str = "gh-aw-gateway:"
-    window_s: int = Field(default=86_400, ge=60, le=604_800)
+    audience_prefix: Text = "gh-aw-gateway:"
+    window_s: Whole = Field(default=86_400, ge=60, le=604_800)
     issuer: str = "https://token.actions.githubusercontent.com"
     jwks_url: str = "https://token.actions.githubusercontent.com/.well-known/jwks"
 
@@ -173,8 +171,8 @@ class Notifications(Model):
 
     url: str
     secret: str
-    repeat_s: int = Field(default=86_400, ge=300, le=2_592_000)
-    hourly: int = Field(default=30, ge=1, le=1000)
+    repeat_s: Whole = Field(default=86_400, ge=300, le=2_592_000)
+    hourly: Whole = Field(default=30, ge=1, le=1000)
 
     _url = field_validator("url")(check_https)
     _secret = field_validator("secret")(check_reference)
@@ -184,7 +182,7 @@ class Tracing(Model):
     """`[tracing]`: where OpenTelemetry traces go (OTLP over HTTP), and which share of deliveries is traced."""
 
     endpoint: str
-    ratio: float = Field(default=1.0, ge=0, le=1)
+    ratio: Number = Field(default=1.0, ge=0, le=1)
 
     _url = field_validator("endpoint")(check_https)
 
@@ -199,9 +197,9 @@ class OAuth(Model):
     """A provider API's client credentials, where a static token cannot last."""
 
     token_url: str
-    client_id: str
+    client_id: Text
     client_secret: str
-    scope: str
+    scope: Text
 
     _url = field_validator("token_url")(check_https)
     _secret = field_validator("client_secret")(check_reference)
@@ -212,14 +210,14 @@ class SourceSettings(Model):
 
     profile: str
     secrets: tuple[str, ...] | Mapping[str, str | tuple[str, ...]] = ()
-    identity: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    identity: Mapping[str, tuple[Text, ...]] = Field(default_factory=dict)
     origin: str | None = None
-    self_: tuple[str, ...] = Field(default=(), alias="self")
-    freshness_s: float | None = Field(default=None, gt=0, le=86_400)
+    self_: tuple[Text, ...] = Field(default=(), alias="self")
+    freshness_s: Number | None = Field(default=None, gt=0, le=86_400)
     mode: Mode = "auto"
     jwks_url: str | None = None
-    body_limit_bytes: int | None = Field(default=None, ge=1024)
-    silent_after_s: float = Field(default=86_400, ge=0)
+    body_limit_bytes: Whole | None = Field(default=None, ge=1024)
+    silent_after_s: Number = Field(default=86_400, ge=0)
     api_url: str | None = None
     api_token: str | None = None
     api_oauth: OAuth | None = None
@@ -230,11 +228,13 @@ class SourceSettings(Model):
     @field_validator("secrets", mode="before")
     @classmethod
     def _references(cls, value: Any) -> Any:
-        listed = flat(value) if isinstance(value, Mapping) else value
-        if not isinstance(listed, list | tuple) or not all(isinstance(reference, str) for reference in listed):
+        entries = list(value.values()) if isinstance(value, Mapping) else [value]
+        if isinstance(value, Mapping):
+            entries = [[one] if isinstance(one, str) else one for one in entries]
+        if not all(
+            isinstance(listed, list | tuple) and all(isinstance(one, str) for one in listed) for listed in entries
+        ):
             raise ValueError('must be a list of references, such as ["env:SECRET"]')
-        for reference in listed:
-            check_reference(reference)
         return value
 
     def references(self) -> tuple[tuple[str, str, str | None], ...]:
@@ -248,21 +248,16 @@ class SourceSettings(Model):
         return tuple((str(position), reference, None) for position, reference in enumerate(self.secrets))
 
 
-def flat(table: Mapping[str, Any]) -> list[str]:
-    """The references of a secrets table, whose values are one reference or a list."""
-    return [r for value in table.values() for r in ([value] if isinstance(value, str) else value)]
-
-
 class Enrollment(Model):
     """`[[enrollments]]`: this digest, from this source, to its repository through this App installation."""
 
     subscription: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
     source: str
-    installation: int = Field(gt=0)
+    installation: Whole = Field(gt=0)
     mode: Mode = "auto"
     url_template: str | None = None
-    attested: bool = False
-    repository_id: int | None = Field(default=None, gt=0)
+    attested: Yes = False
+    repository_id: Whole | None = Field(default=None, gt=0)
 
 
 class Settings(Model):
@@ -335,17 +330,36 @@ def operator() -> str:
 
 def resolve(reference: str) -> bytes:
     """The value of a secret reference, without a file's one trailing newline. Raises ValueError, never with the value."""
-    kind, _, name = reference.partition(":")
-    if kind == "env":
-        value = os.environ.get(name, "").encode()
-    else:
-        try:
-            value = Path(name).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
-        except OSError as error:
-            raise ValueError(f"{reference} cannot be read: {error.strerror}") from None
+    kind, _, name = check_reference(reference).partition(":")
+    value = os.environ.get(name, "").encode(errors="surrogateescape") if kind == "env" else _content(name)
     if not value:
         raise ValueError(f"{reference} is {'not set or empty' if kind == 'env' else 'empty'}")
     return value
+
+
+def _content(name: str) -> bytes:
+    """A secret's file. Anything but a regular file of a secret's size is refused: reading it might never end."""
+    try:
+        status = Path(name).stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= SECRET_BYTES:
+            return Path(name).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ValueError(f"file:{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise ValueError(f"file:{name} cannot be read: Is a directory")
+    what = f"over {SECRET_BYTES} bytes: no secret" if stat.S_ISREG(status.st_mode) else "not a regular file"
+    raise ValueError(f"file:{name} is {what}")
+
+
+def text_problem(value: bytes) -> str | None:
+    """Say why a secret cannot be what the other side has, None where it can. Never quotes it."""
+    if any(byte < 0x20 or byte == 0x7F for byte in value):
+        return "holds a line break or another control character"
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return "is not UTF-8 text"
+    return None
 
 
 def load_configuration(path: Path, before: Configuration | None = None) -> Configuration:
@@ -395,14 +409,14 @@ def folder_stamp(folder: Path) -> Stamp:
 
 
 def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
-    settings = _parse(path)
+    settings, told = _parse(path)
     problems: list[Problem] = []
     profiles = load_profiles(data_folder("profiles"))
     sources: dict[str, Source] = {}
     for name, source in settings.sources.items():
         profile = profiles.get(source.profile)
         key = f"sources.{name}"
-        if not re.match(NAME, name):
+        if not re.fullmatch(NAME, name):
             problems.append(Problem(str(path), key, "is no source name", "use a-z, 0-9 and -, at most 63"))
         if profile is None:
             problems.append(_unknown_profile(path, f"{key}.profile", source.profile, profiles))
@@ -416,22 +430,66 @@ def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
             source.origin,
             source.freshness_s,
         )
+    problems += _place_problems(path, settings)
     if secrets:
         problems += _secret_problems(path, settings, sources) + _operator_problems(path, settings, profiles)
-    return Base(path, settings, profiles, sources), problems
+    keys = [problem.key for problem in told]
+    return Base(path, settings, profiles, sources), [*told, *(p for p in problems if not concerns(p.key, keys))]
+
+
+def _place_problems(path: Path, settings: Settings) -> list[Problem]:
+    """Folders and files that the settings name, where they stand and are of the wrong kind."""
+    folder = path.parent / settings.subscriptions.path
+    problems = []
+    try:
+        list(os.scandir(folder))
+    except FileNotFoundError:
+        pass  # the first enrollment makes it
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = f"{folder} cannot be listed: {getattr(error, 'strerror', None) or error}"
+        problems.append(Problem(str(path), "subscriptions.path", why, "make it a folder that this user may read"))
+    embedded = settings.store.embedded
+    if embedded is not None:
+        try:
+            stat_ = (path.parent / embedded).stat()
+        except FileNotFoundError:
+            stat_ = None
+        except (OSError, ValueError) as error:
+            why = f"cannot be opened: {getattr(error, 'strerror', None) or error}"
+            problems.append(Problem(str(path), "store.embedded", why, "make it a folder that this user may write"))
+            return problems
+        if stat_ is not None and not stat.S_ISDIR(stat_.st_mode):
+            fix = "make it a folder that this user may write"
+            problems.append(Problem(str(path), "store.embedded", "is no folder", fix))
+    elif settings.store.url is not None:
+        problems += [
+            Problem(str(path), "store.url", f"ssl_ca_certs: {ca} is no file", "name the CA's PEM")
+            for ca in parse_qs(urlsplit(settings.store.url).query).get("ssl_ca_certs", ())
+            if not Path(ca).is_file()
+        ]
+    return problems
 
 
 def _secret_problems(path: Path, settings: Settings, sources: Mapping[str, Source]) -> list[Problem]:
     problems = [
         Problem(str(path), key, str(error), "set it, or correct the reference")
-        for key, reference in _references(settings)
+        for key, reference in references(settings)
         if (error := _unresolved(reference)) is not None
     ]
+    good = [(key, reference) for key, reference in references(settings) if _unresolved(reference) is None]
+    fix = "write the secret alone, on one line"
+    problems += [
+        Problem(str(path), key, f"{reference} {error}", fix)
+        for key, reference in good
+        if key != "github.private_key" and (error := text_problem(resolve(reference))) is not None
+    ]
+    odd = {problem.key for problem in problems}
     return problems + [
-        Problem(str(path), f"sources.{name}.secrets.{label}", error, f"{reference} must hold the provider's own secret")
+        Problem(str(path), key, error, f"{reference} must hold the provider's own secret")
         for name, source in sources.items()
         for label, reference, _ in settings.sources[name].references()
-        if _unresolved(reference) is None and (error := secret_problem(source.profile.proof, resolve(reference)))
+        if (key := f"sources.{name}.secrets.{label}") not in odd
+        and (error := secret_problem(source.profile.proof, resolve(reference)))
     ]
 
 
@@ -453,7 +511,8 @@ def _operator_problems(path: Path, settings: Settings, profiles: Mapping[str, Pr
     return problems
 
 
-def _parse(path: Path) -> Settings:
+def _parse(path: Path) -> tuple[Settings, list[Problem]]:
+    """Return the settings and what is wrong with them; with problems they are what can be read of the rest."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -464,12 +523,16 @@ def _parse(path: Path) -> Settings:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError([Problem(str(path), "", f"is not readable TOML: {error}", "repair the syntax")]) from None
     try:
-        return Settings.model_validate(document)
+        return Settings.model_validate(document), []
     except ValidationError as error:
         problems = model_problems(str(path), error)
-        told = {problem.key for problem in problems}
-        later = [problem for problem in _values_problems(path, document) if problem.key not in told]
-        raise ConfigError([*problems, *later]) from None
+        faults = [place_of(entry["loc"]) for entry in error.errors(include_input=False, include_url=False)]
+    try:
+        return Settings.model_validate(readable(document, faults)), problems
+    except ValidationError as error:
+        told = [problem.key for problem in problems]
+        more = [problem for problem in model_problems(str(path), error) if not concerns(problem.key, told)]
+        raise ConfigError([*problems, *more]) from None
 
 
 def model_problems(file: str, error: ValidationError) -> list[Problem]:
@@ -483,29 +546,14 @@ def model_problems(file: str, error: ValidationError) -> list[Problem]:
             "tuple_type": ("is not a list", 'write ["..."]'),
             "model_type": ("is not a table", f"write [{key}]"),
             "dict_type": ("is not a table", f"write [{key}]"),
+            "mapping_type": ("is not a table", f"write [{key}]"),
+            "string_type": ("is not text", 'write it in quotes: "..."'),
+            "string_too_short": ("is empty", "give a value, or remove it"),
+            "int_type": ("is not a whole number", "write the number without quotes"),
+            "float_type": ("is not a number", "write the number without quotes"),
+            "bool_type": ("is neither true nor false", "write true or false, without quotes"),
         }.get(entry["type"], (entry["msg"].removeprefix("Value error, "), "correct the value"))
         problems.append(Problem(file, key, text, fix))
-    return problems
-
-
-def _values_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
-    """What can be said of sources in a file that is malformed elsewhere, so that one run shows as much as it can."""
-    problems = []
-    sources = document.get("sources")
-    profiles = load_profiles(data_folder("profiles"))
-    for name, table in sources.items() if isinstance(sources, dict) else ():
-        if not isinstance(table, dict):
-            continue
-        profile, listed = table.get("profile"), table.get("secrets")
-        if isinstance(profile, str) and profile not in profiles:
-            problems.append(_unknown_profile(path, f"sources.{name}.profile", profile, profiles))
-        for position, reference in enumerate(listed if isinstance(listed, list) else ()):
-            if not isinstance(reference, str) or not reference.startswith(("env:", "file:/")):
-                continue
-            error = _unresolved(reference)
-            if error is not None:
-                key = f"sources.{name}.secrets.{position}"
-                problems.append(Problem(str(path), key, error, "set it, or correct the reference"))
     return problems
 
 
@@ -538,7 +586,8 @@ def _source_problems(path: Path, key: str, source: SourceSettings, profile: Prof
     return problems
 
 
-def _references(settings: Settings) -> list[tuple[str, str]]:
+def references(settings: Settings) -> list[tuple[str, str]]:
+    """Every secret reference of the file, by its key."""
     found = [("github.private_key", settings.github.private_key)]
     found += [(f"server.operator_tokens.{n}", r) for n, r in enumerate(settings.server.operator_tokens)]
     if settings.notifications:
@@ -587,7 +636,10 @@ def _enrolled(base: Base, loaded: Mapping[bytes, Subscription]) -> tuple[tuple[E
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
             extra = EnrollmentFile.model_validate(table)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        except OSError as error:
+            fix = "make it readable, or remove it"
+            problems.append(Problem(str(file), "", f"cannot be read: {error.strerror}", fix))
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
             problems.append(Problem(str(file), "", f"is not readable TOML: {error}", "repair the syntax"))
         except ValidationError as error:
             problems += model_problems(str(file), error)

@@ -18,7 +18,15 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from gateway.profiles import ClientStateProof, Ed25519Proof, JwtProof, MacProof, Profile, SharedSecretProof
+from gateway.profiles import (
+    ClientStateProof,
+    Ed25519Proof,
+    JwtProof,
+    MacProof,
+    Profile,
+    SharedSecretProof,
+    layout_piece,
+)
 
 
 def fill(value: Any, now: float, delivery: str) -> Any:
@@ -49,6 +57,9 @@ def prepare(profile: Profile, sample: Mapping[str, Any], secret: bytes, now: flo
         items = body[profile.proof.items.removeprefix("/")]
         for item in items:
             item[profile.proof.at.removeprefix("/")] = secret.decode()
+    if isinstance(profile.proof, MacProof) and _members(profile.proof):  # such as Stripe's `t=`, beside the signature
+        given = (f"{name}={int(now)}" for name in _members(profile.proof))
+        headers.setdefault(profile.proof.header, (profile.proof.separator or ",").join(given))
     headers.setdefault("content-type", "application/json")
     return headers, json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -66,16 +77,12 @@ def sign(
     """Return the headers with the provider's proof added. Header names are lower case; raises TypeError where the private key is missing."""
     proof, signed = profile.proof, dict(headers)
     if isinstance(proof, MacProof):
-        text = _encode(
-            hmac.digest(_key(proof, secret), _layout(proof.layout, signed, body), hashlib.sha256), proof.encoding
-        )
-        signed[proof.header] = proof.prefix + text
+        before = signed[proof.header] + (proof.separator or "") if _members(proof) else ""
+        signed[proof.header] = before + _mac(proof, signed, body, secret, private_key)
     elif isinstance(proof, Ed25519Proof):
         if not isinstance(private_key, Ed25519PrivateKey):
             raise TypeError(f"profile {profile.name} signs with a private key that only the provider has")
-        signed[proof.header] = proof.prefix + _encode(
-            private_key.sign(_layout(proof.layout, signed, body)), proof.encoding
-        )
+        signed[proof.header] = proof.prefix + _encode(private_key.sign(_layout(proof, signed, body)), proof.encoding)
     elif isinstance(proof, SharedSecretProof):
         plain = secret if proof.form == "plain" else b"Basic " + base64.b64encode(secret)
         signed[proof.header] = plain.decode()
@@ -87,21 +94,37 @@ def sign(
     return signed
 
 
+def _mac(proof: MacProof, headers: Mapping[str, str], body: bytes, secret: bytes, private_key: Any) -> str:
+    """One signature of the header: keyed, or of a private key where the source's secret is a public one."""
+    signed = _layout(proof, headers, body)
+    if proof.also_ed25519_prefix is not None and secret.startswith((b"whpk_", b"whsk_")):
+        if not isinstance(private_key, Ed25519PrivateKey):
+            raise TypeError("the source's secret is a public key: only the sender has the private one")
+        return proof.also_ed25519_prefix + _encode(private_key.sign(signed), "base64")
+    return proof.prefix + _encode(hmac.digest(_key(proof, secret), signed, hashlib.sha256), proof.encoding)
+
+
+def _members(proof: MacProof | Ed25519Proof) -> list[str]:
+    """The members of the signature's own header that are signed."""
+    return [name for kind, name in map(layout_piece, proof.layout) if kind == "signature"]
+
+
 def _key(proof: MacProof, secret: bytes) -> bytes:
     if proof.key == "whsec":
         return base64.b64decode(secret.removeprefix(b"whsec_"))
     return bytes.fromhex(secret.decode()) if proof.key == "hex" else secret
 
 
-def _layout(layout: tuple[str, ...], headers: Mapping[str, str], body: bytes) -> bytes:
+def _layout(proof: MacProof | Ed25519Proof, headers: Mapping[str, str], body: bytes) -> bytes:
+    members = dict(one.partition("=")[::2] for one in headers.get(proof.header, "").split(proof.separator or ","))
     parts = []
-    for part in layout:
-        if part == "{body}":
+    for kind, text in map(layout_piece, proof.layout):
+        if kind == "body":
             parts.append(body)
-        elif part.startswith("{header:"):
-            parts.append(headers[part[8:-1]].encode())
+        elif kind == "literal":
+            parts.append(text.encode())
         else:
-            parts.append(part.encode())
+            parts.append((headers[text] if kind == "header" else members[text].strip()).encode())
     return b"".join(parts)
 
 

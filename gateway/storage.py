@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from gateway.embedded import Embedded
+from gateway.errors import ConfigError
 from gateway.settings import Base, Configuration
 from gateway.store import Store
 
@@ -16,7 +17,11 @@ async def open_store(stack: AsyncExitStack, configuration: Configuration | Base)
     settings = configuration.settings.store
     low_on_disk, url = (lambda: False), settings.url
     if settings.embedded is not None:
-        embedded = await stack.enter_async_context(Embedded(configuration.file.parent.absolute() / settings.embedded))
+        folder = configuration.file.parent.absolute() / settings.embedded
+        try:
+            embedded = await stack.enter_async_context(Embedded(folder))
+        except ConfigError as error:
+            raise error.at(str(configuration.file)) from None
         low_on_disk, url = embedded.low_on_disk, embedded.url
     assert url is not None  # one of the two is set: settings refuse anything else
     store = await Store.open(

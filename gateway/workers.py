@@ -22,7 +22,7 @@ import uvloop
 
 from gateway import log, server
 from gateway.embedded import Embedded
-from gateway.errors import Unavailable
+from gateway.errors import ConfigError, Unavailable
 from gateway.settings import Configuration, load_configuration
 
 PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
@@ -94,7 +94,10 @@ class Supervisor:
             async with contextlib.AsyncExitStack() as stack:
                 if settings.embedded is not None:
                     folder = self._configuration.file.parent.absolute() / settings.embedded
-                    await stack.enter_async_context(Embedded(folder))
+                    try:
+                        await stack.enter_async_context(Embedded(folder))
+                    except ConfigError as error:
+                        raise error.at(str(self._configuration.file)) from None
                 log.event("workers", role=self._role, **self._binds, workers=self._count)
                 await asyncio.gather(*(self._keep(number) for number in range(self._count)))
         except Unavailable as error:

@@ -1,6 +1,7 @@
 """The doctor on whole and broken deployments: real sockets, real certificates, a real store and GitHub's double."""
 
 import json
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -144,6 +145,29 @@ async def test_addresses_that_lead_elsewhere(deployment: Deployment) -> None:
     assert (await deployment.broken())["TLS"].state == "fail"
     deployment.edit('public_url = "https://localhost:1"', "")
     assert (await deployment.broken())["public URL"].state == "fail"
+
+
+async def test_one_broken_part_hides_no_other(deployment: Deployment) -> None:
+    """A key that is none, a name that IDNA cannot write, key sets and a store that are away: all in one run."""
+    (deployment.config.parent / "app.pem").write_text("planted-secret-that-is-no-key")
+    deployment.edit(f'public_url = "{deployment.url}"', 'public_url = "https://nowhere.invalid"')
+    deployment.edit(f"{deployment.url}/jwks", "http://127.0.0.1:1/jwks")
+    text = re.sub(
+        r'^url = ".*"',
+        'url = "redis://u:planted-secret@127.0.0.1:1"',
+        deployment.config.read_text(),
+        flags=re.MULTILINE,
+    )
+    deployment.config.write_text(text)
+    broken = await deployment.broken()
+    assert {check for check, finding in broken.items() if finding.state == "fail"} == {
+        "DNS",
+        "GitHub App",
+        "JWKS",
+        "store",
+    }
+    assert str(deployment.config) in broken["GitHub App"].detail
+    assert "planted" not in str(broken)
 
 
 async def test_the_store(deployment: Deployment, server: PrivateValkey) -> None:

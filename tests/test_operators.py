@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -174,13 +175,80 @@ def test_what_is_done_while_the_store_is_away_is_in_the_trail_later(server: Priv
     assert len(actions(config)) == 2
 
 
+@pytest.mark.parametrize("line", ["", "{", '{"action":"enroll"', "[]", '{"action":"enroll"}', "\x00"])
+def test_a_kept_line_that_cannot_be_read_is_set_aside_and_stops_nothing(
+    server: PrivateValkey, config: Path, line: str
+) -> None:
+    config.write_text(re.sub(r'path = ".*"', 'path = "enrolled"', config.read_text().partition("[[enrollments]]")[0]))
+    folder = config.parent / "enrolled"
+    folder.mkdir()
+    good = json.dumps({"at": 1.0, "who": "kim", "action": "revoke"})
+    (folder / audit.KEPT).write_text(f"{line}\n{good}\n")
+    (entry,) = actions(config)
+    assert (entry["who"], entry["action"]) == ("kim", "revoke")
+    assert (folder / audit.UNREADABLE).read_text() == f"{line}\n"
+    assert list(folder.glob(audit.KEPT + "*")) == []
+
+
+def test_no_kept_line_is_lost_between_its_writer_and_its_reader(server: PrivateValkey, config: Path) -> None:
+    """Commands write while servers claim the file under them: what each wrote is in the trail."""
+    config.write_text(re.sub(r'path = ".*"', 'path = "enrolled"', config.read_text().partition("[[enrollments]]")[0]))
+    folder = config.parent / "enrolled"
+    folder.mkdir()
+    configuration = load_configuration(config)
+    count, done = 200, threading.Event()
+
+    def keep() -> None:
+        for number in range(count):
+            line = json.dumps({"at": 1.0, "who": f"op-{number}", "action": "enroll"})
+            while not audit._keep(folder / audit.KEPT, f"{line}\n".encode()):
+                pass
+        done.set()
+
+    writer = threading.Thread(target=keep)
+    writer.start()
+
+    async def claim(store: Store) -> None:
+        while not done.is_set():
+            await audit.take_kept(store, configuration)
+            await asyncio.sleep(0)
+        await audit.take_kept(store, configuration)
+
+    stored(server, claim)
+    writer.join()
+    found = json.loads(gateway(config, "audit", "--limit", "1000", "--json").stdout)["actions"]
+    assert sorted(entry["who"] for entry in found) == sorted(f"op-{number}" for number in range(count))
+
+
+def test_what_cannot_be_written_down_is_not_done(tmp_path: Path) -> None:
+    """The store is away and the disk is full: nothing is enrolled, and what stands is not revoked."""
+    config = write(tmp_path, "redis://127.0.0.1:1/0")
+    text = config.read_text().partition("[[enrollments]]")[0]
+    config.write_text(re.sub(r'path = ".*"', 'path = "enrolled"', text))
+    (tmp_path / "enrolled").mkdir()
+    kept = tmp_path / "enrolled" / audit.KEPT
+    document = data_folder("subscriptions") / "examples" / "linear-issue-created.json"
+    enroll = ("enroll", str(document), "--source", "linear-acme", "--installation", "11", "--attested")
+    kept.symlink_to("/dev/full")
+    full = gateway(config, *enroll)
+    assert (full.exit_code, full.stderr.splitlines()[-1]) == (3, "failed: No space left on device")
+    assert [file.name for file in (tmp_path / "enrolled").iterdir()] == [audit.KEPT]
+    kept.unlink()
+    assert gateway(config, *enroll).exit_code == 0
+    kept.unlink()
+    kept.symlink_to("/dev/full")
+    before = {file.name for file in (tmp_path / "enrolled").iterdir()}
+    assert gateway(config, "revoke", LINEAR["digest"]).exit_code == 3
+    assert {file.name for file in (tmp_path / "enrolled").iterdir()} == before
+
+
 def test_a_claim_whose_owner_died_is_taken_again_and_a_living_one_is_not(
     server: PrivateValkey, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config.write_text(re.sub(r'path = ".*"', 'path = "enrolled"', config.read_text().partition("[[enrollments]]")[0]))
     (config.parent / "enrolled").mkdir()
     configuration = load_configuration(config)
-    (config.parent / "enrolled" / f"{audit.KEPT}.claimed").write_text('{"action":"revoke"}\n')
+    (config.parent / "enrolled" / f"{audit.KEPT}.claimed").write_text('{"at":1,"who":"kim","action":"revoke"}\n')
     assert stored(server, lambda store: audit.take_kept(store, configuration)) == 0
     monkeypatch.setattr(audit, "CLAIM_S", -1.0)
     assert stored(server, lambda store: audit.take_kept(store, configuration)) == 1

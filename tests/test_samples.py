@@ -1,3 +1,4 @@
+import base64
 import json
 import time
 from typing import Any
@@ -8,7 +9,7 @@ from gateway.delivery import RawDelivery
 from gateway.demo import make_secret
 from gateway.events import read
 from gateway.profiles import Source, load_profiles
-from gateway.samples import fitting, load_samples, sample_for, signed_sample
+from gateway.samples import fitting, load_samples, sample_for, shipped, signed_sample
 from gateway.settings import data_folder
 from gateway.verify import KeyRing, Secret, verify
 
@@ -54,3 +55,16 @@ def test_the_shipped_sample_stays_as_it_is() -> None:
     source = Source("s", PROFILES["linear"], {"organization": ("other",)}, frozenset(), None, None)
     assert fitting(sample, source)["body"]["organizationId"] == "other"
     assert json.dumps(sample) == before
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile_has_a_sample(name: str) -> None:
+    sample = shipped(PROFILES[name])
+    assert sample["profile"] == name
+    assert sample["docs"].startswith("https://")
+    assert sample["body"]
+
+
+def test_a_source_with_a_public_key_cannot_be_tested_by_us() -> None:
+    source = Source("s", PROFILES["standard-webhooks"], {}, frozenset(), None, None)
+    assert signed_sample(source, b"whpk_" + base64.b64encode(b"x" * 32), 0) is None

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.addresses import check_https
 from gateway.errors import ConfigError
-from gateway.settings import check_https, check_reference, load_configuration, resolve
+from gateway.settings import check_reference, load_configuration, resolve
 
 GOOD = """
 [store]
@@ -145,3 +146,160 @@ def test_resolve_strips_one_newline_and_refuses_empty(tmp_path: Path) -> None:
     file.write_bytes(b"\n")
     with pytest.raises(ValueError, match="is empty"):
         resolve(f"file:{file}")
+
+
+SOURCE = 'profile = "linear"\nsecrets = ["env:TEST_LINEAR"]\n'
+PUBLIC = "server.public_url"
+BIND = "server.bind"
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "said"),
+    [
+        ('[server]\npublic_url = "https://h.example:99999"', PUBLIC, "ports go from 1 to 65535"),
+        ('[server]\npublic_url = "https://h.example:x"', PUBLIC, "ports go from 1 to 65535"),
+        ('[server]\npublic_url = "https://h.example:0"', PUBLIC, "the port 0"),
+        ('[server]\npublic_url = "https://[::1"', PUBLIC, "host or a port"),
+        ('[server]\npublic_url = "https://h ost"', PUBLIC, "control character"),
+        ('[server]\npublic_url = "https://h.example\\n/x"', PUBLIC, "control character"),
+        (f'[server]\npublic_url = "https://{"a" * 64}.example"', PUBLIC, "no valid host name"),
+        ('[server]\npublic_url = "https://300.1.1.1"', PUBLIC, "no valid host name"),
+        ('[server]\nbind = "300.1.1.1:80"', BIND, "address of this machine"),
+        ('[server]\nbind = "no host:80"', BIND, "address of this machine"),
+        ('[server]\nbind = "::1:80"', BIND, "address of this machine"),
+        ('[server]\nbind = "127.0.0.1:70000"', BIND, "HOST:PORT"),
+        ("[server]\nbind = 80", BIND, "is not text"),
+        ('[server]\ntrusted_proxies = ["10.0.0.0/8", "x", "10.1.2.3/8"]', "server.trusted_proxies", "10.0.0.0/8"),
+        ('[server]\ntrusted_proxies = ["x", "y"]', "server.trusted_proxies", "entry 1"),
+        ('[server]\nadmin_hosts = ["a.example:80", "https://b"]', "server.admin_hosts", "entry 1"),
+        ("[limits]\nfailures_per_s = inf", "limits.failures_per_s", "finite"),
+        ("[limits]\nqueue = true", "limits.queue", "whole number"),
+        ('[limits]\nqueue = "5"', "limits.queue", "whole number"),
+        ('[admission]\naudience_prefix = ""', "admission.audience_prefix", "is empty"),
+        ('[subscriptions]\npath = "gateway.toml"', "subscriptions.path", "Not a directory"),
+        ('[subscriptions]\npath = "loop"', "subscriptions.path", "symbolic links"),
+        ('[subscriptions]\npath = "\\u0000"', "subscriptions.path", "null byte"),
+        (f'[sources."a\\n"]\n{SOURCE}identity.organization = ["o"]', "sources.a\n", "no source name"),
+        (f'[sources.a]\n{SOURCE}identity.organization = [""]', "sources.a.identity.organization.0", "is empty"),
+        ('[sources.a]\nprofile = "github"\nsecrets = {a = 1}', "sources.a.secrets", "list of references"),
+        ('[sources.a]\nprofile = "github"\nsecrets = {a = {b = "env:X"}}', "sources.a.secrets", "list of references"),
+        ('[sources.a]\nprofile = "github"\nsecrets = ["env:TEST_LINES"]', "sources.a.secrets.0", "line break"),
+        ('[sources.a]\nprofile = "github"\nsecrets = ["env:TEST_BYTES"]', "sources.a.secrets.0", "UTF-8"),
+        ('[sources.a]\nprofile = "github"\nsecrets = ["file:/dev/zero"]', "sources.a.secrets.0", "regular file"),
+        ('[sources.a]\nprofile = "github"\nsecrets = ["file:/\\u0000"]', "sources.a.secrets.0", "null byte"),
+        (
+            '[sources.a]\nprofile = "github"\nsecrets = ["env:TEST_LINEAR"]\napi_token = "env:TEST_LINES"',
+            "sources.a.api_token",
+            "line break",
+        ),
+    ],
+)
+def test_what_would_fail_later_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, key: str, said: str
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.setenv("TEST_LINES", "planted-secret\nof two lines")
+    monkeypatch.setenv("TEST_BYTES", "planted-secret\udcff")
+    ((found, problem),) = problems(tmp_path, f"{GOOD}\n{line}\n")
+    assert found == key
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://127.0.0.1:99999/0", "ports"),
+        ("redis://u:planted-secret@127.0.0.1:x/0", "ports"),
+        ("redis://u:planted secret@h/0", "control character"),
+        ("redis://h/zero", "database's number"),
+        ("redis:///0", "host name"),
+        ("redis://[::1/0", "host or a port"),
+        ("unix:///s?db=x", "no number"),
+        ("unix://s", "url must be"),
+        ("redis+sentinel://h:1", "master name"),
+        ("redis+sentinel://h:1,x y/main/0", "control character"),
+        ("redis+sentinel://h:1,:2/main/0", "host name"),
+        ("redis+cluster://h:1/3", "database 0 only"),
+        ("rediss://h/0?ssl_ca_certs=/nonexistent", "is no file"),
+    ],
+)
+def test_a_store_address_is_looked_at_without_the_store(tmp_path: Path, url: str, said: str) -> None:
+    ((key, problem),) = problems(tmp_path, GOOD.replace('embedded = "store"', f'url = "{url}"'))
+    assert key.startswith("store")
+    assert said in problem
+
+
+@pytest.mark.parametrize("url", ["redis://u:p%20w@h:1/2", "rediss://h", "unix:///s?db=1", "redis+cluster://h:1,h:2"])
+def test_store_addresses_that_are_good(tmp_path: Path, url: str) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text(GOOD.replace('embedded = "store"', f'url = "{url}"'))
+    assert load_configuration(path).settings.store.url == url
+
+
+def test_an_embedded_store_that_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("")
+    assert problems(tmp_path, GOOD) == [("store.embedded", "is no folder")]
+
+
+def test_the_list_is_complete_whatever_is_malformed(tmp_path: Path) -> None:
+    """Faults of the file's shape hide nothing of what only a look at profiles, secrets and documents finds."""
+    folder = tmp_path / "subscriptions" / "enrolled"
+    folder.mkdir(parents=True)
+    (folder / "broken.json").write_text("{")
+    (folder / "folder.toml").mkdir()
+    text = """
+[server]
+bind = 1
+public_url = "https://h.example:x"
+operator_tokens = ["env:TEST_UNSET", "planted-secret"]
+[github]
+private_key = "planted-secret"
+[notifications]
+url = "http://plain.example"
+[tracing]
+[sources.a]
+profile = "linear"
+mode = "maybe"
+secrets = ["env:TEST_UNSET", "planted-secret"]
+identity.organisation = ["o"]
+[sources.b]
+profile = "slack"
+api_oauth = {token_url = "http://x"}
+[sources.c]
+profile = "linaer"
+[sources.d]
+secrets = 1
+[[enrollments]]
+source = "a"
+"""
+    found = problems(tmp_path, text)
+    assert sorted(key for key, _ in found) == [
+        "",  # broken.json
+        "",  # folder.toml
+        "enrollments.0.installation",
+        "enrollments.0.subscription",
+        "github.app_id",
+        "github.private_key",
+        "notifications.secret",
+        "notifications.url",
+        "server.bind",
+        "server.operator_tokens",
+        "server.public_url",
+        "sources.a.identity.organisation",
+        "sources.a.identity.organization",
+        "sources.a.mode",
+        "sources.a.secrets.0",
+        "sources.a.secrets.1",
+        "sources.b.api_oauth.client_id",
+        "sources.b.api_oauth.client_secret",
+        "sources.b.api_oauth.scope",
+        "sources.b.api_oauth.token_url",
+        "sources.b.identity.app",
+        "sources.b.identity.workspace",
+        "sources.b.secrets",
+        "sources.c.profile",
+        "sources.d.profile",
+        "sources.d.secrets",
+        "store",
+        "tracing.endpoint",
+    ]

@@ -839,3 +839,17 @@ async def test_a_cancelled_caller_is_cancelled_though_the_client_library_loses_i
     await asyncio.sleep(0)
     task.cancel()
     assert await task == "answer"
+
+
+async def test_a_cluster_that_is_away_is_unavailable() -> None:
+    """The client library's error of a cluster is none of its own kind of errors."""
+    store = await Store.open(f"redis+cluster://127.0.0.1:{free_port()}")
+    with pytest.raises(Unavailable, match="store-away"):
+        await store.ping()
+    await store.close()
+
+
+def test_an_unknown_parameter_of_the_address_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="unknown parameter") as caught:
+        client_for("redis://u:planted-secret@127.0.0.1/0?foo=1", "g.toml")
+    assert "planted" not in str(caught.value)

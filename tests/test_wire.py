@@ -16,6 +16,7 @@ from gateway.errors import Unavailable
 from gateway.settings import data_folder
 from gateway.subscriptions import Subscription, load_subscription
 from gateway.wire import Api, OAuthClient, Row, Want, WireProblem, WireRefused
+from gateway.wire.api import bearer
 from gateway.wire.microsoft_graph import moment
 
 KEY = b"the App's key"
@@ -54,6 +55,9 @@ class Marks:
     async def remember(self, name: str, value: str, ttl_s: int) -> None:
         assert ttl_s > 0
         self.kept[name] = value
+
+    async def forget(self, name: str) -> None:
+        self.kept.pop(name, None)
 
 
 class Stage:
@@ -187,7 +191,8 @@ async def test_a_rotated_secret_is_drift_and_is_set_once(stage: Stage, profile: 
     stage.want = replace(stage.want, secret=newer)
     rows = await stage.look()
     assert {(row.state, tuple(d.name for d in row.differences)) for row in rows} == {("drifted", ("secret",))}
-    assert {row.done for row in await stage.wire()} == {"updated"}
+    done = "replaced" if profile == "microsoft-graph" else "updated"
+    assert {row.done for row in await stage.wire()} == {done}
     assert {row.state for row in await stage.look()} == {"good"}
     kept = json.dumps([stage.kept.hooks, stage.kept.linear, stage.kept.jira, stage.kept.azure, stage.kept.graph])
     assert newer.partition(":")[2] or newer in kept
@@ -250,6 +255,24 @@ async def test_a_second_hook_for_one_scope_is_surplus(stage: Stage) -> None:
     await stage.wire()
     stage.kept.jira[999] = {**next(iter(stage.kept.jira.values())), "id": 999, "events": ["x"]}
     assert [row.state for row in await stage.look()] == ["good", "surplus"]
+
+
+@pytest.mark.parametrize("status", ["temporarily_disabled", "disabled"])
+async def test_a_gitlab_hook_that_was_switched_off_is_drift_and_not_set(stage: Stage, status: str) -> None:
+    """Only a test answered 2xx switches it on, and that could start a workflow: so it is told."""
+    stage.use("gitlab-token", "/gitlab/api/v4", subscription({"projects": (15,)}, "pipeline"))
+    await stage.wire()
+    (hook,) = stage.kept.hooks["projects/15"].values()
+    hook["alert_status"] = status
+    (row,) = await stage.look()
+    assert (row.state, [d.name for d in row.differences]) == ("drifted", ["alert_status"])
+    assert not wire.to_do(stage.provider, row)
+    stage.kept.calls.clear()
+    assert [row.done for row in await stage.wire()] == [None]
+    assert not [call for call in stage.kept.calls if not call.startswith("GET")]
+    assert "Test" in stage.provider.beyond["alert_status"]
+    hook["push_events"] = True  # what can be set beside it is
+    assert [row.done for row in await stage.wire()] == ["updated"]
 
 
 async def test_an_azure_subscription_on_probation_is_drift(stage: Stage) -> None:
@@ -365,6 +388,202 @@ async def test_links_and_events_that_lead_nowhere_are_refused(stage: Stage) -> N
         stage.use(profile, CASES[profile][0], subscription({}, "x"))
         with pytest.raises(WireProblem):
             await stage.look()
+
+
+@pytest.mark.parametrize("profile", [name for name in CASES if name != "microsoft-graph"])
+async def test_a_hook_of_ours_whose_address_was_changed_is_mended_and_not_doubled(stage: Stage, profile: str) -> None:
+    """Be it changed at the provider, or `server.public_url` here."""
+    path, wanted, secret = CASES[profile]
+    stage.use(profile, path, wanted, secret=secret)
+    made = await stage.wire()
+    stage.want = replace(stage.want, url="https://new.example/hooks/src")
+    rows = await stage.look()
+    assert {(row.state, tuple(d.name for d in row.differences)) for row in rows} == {("drifted", ("url",))}
+    assert [row.id for row in await stage.wire()] == [row.id for row in made]
+    assert {row.state for row in await stage.look()} == {"good"}
+
+
+@pytest.mark.parametrize("cut", ["before the new one", "before its mark", "before the old one goes", "after"])
+async def test_replacing_that_is_cut_off_leaves_no_hook_behind(stage: Stage, cut: str) -> None:
+    """Graph fixes a subscription's secret: another takes its place. A run may be killed between any two of its calls."""
+    stage.use("microsoft-graph", "/graph/v1.0", subscription({"teams": ("5",), "channels": ("19:a",)}, "created"))
+    await stage.wire()
+    stage.want = replace(stage.want, secret="newer-secret")
+    whole, marks, provider = stage.api, stage.marks, stage.provider
+
+    async def killed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    if cut == "before the new one":
+        stage.provider = replace(provider, create=killed)
+    elif cut == "before its mark":
+        remember = marks.remember
+
+        async def unmarked(name: str, value: str, ttl_s: int) -> None:
+            await (killed() if name.startswith("wire:") else remember(name, value, ttl_s))
+
+        marks.remember = unmarked  # type: ignore[method-assign]
+    elif cut == "before the old one goes":
+        stage.provider = replace(provider, remove=killed)
+    else:
+        marks.forget = killed  # type: ignore[method-assign, assignment]
+    with pytest.raises(KeyboardInterrupt):
+        await stage.wire()
+    stage.provider, stage.api = provider, whole
+    stage.marks = Marks(marks.kept)
+    await stage.wire()
+    await stage.wire()
+    assert {row["clientState"] for row in stage.kept.graph.values()} == {"newer-secret"}
+    assert len(stage.kept.graph) == 1
+    assert [(row.state, row.done) for row in await stage.wire()] == [("good", None)]
+
+
+ANSWERS: list[Any] = [
+    b"",
+    b"null",
+    b"[]",
+    b"{}",
+    b"7",
+    b'"text"',
+    b"<html>sorry</html>",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"value": [{"id": null}], "data": {"webhooks": {"nodes": [{}], "pageInfo": {}}}}',
+    b'{"value": null, "data": null}',
+    b'{"errors": [7]}',
+    b'[{"config": "x", "url": 5, "events": 3}]',
+    b"[null]",
+]
+
+
+class Hostile:
+    """An API that answers whatever it is told, and remembers who brought the token."""
+
+    def __init__(self) -> None:
+        self.status, self.body, self.headers, self.seen = 200, b"", {}, 0  # type: ignore[var-annotated]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.seen += 1
+        if self.status == 0:  # cut in the middle of a body
+            response = web.StreamResponse(headers={"content-length": "1000"})
+            await response.prepare(request)
+            await response.write(b"[{")
+            assert request.transport is not None
+            request.transport.abort()
+            return response
+        return web.Response(status=self.status, body=self.body, headers=self.headers)
+
+
+@pytest.fixture
+async def hostile() -> AsyncIterator[tuple[Hostile, str]]:
+    answers, app = Hostile(), web.Application()
+    app.router.add_route("*", "/{rest:.*}", answers.answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield answers, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("profile", CASES)
+async def test_answers_of_any_kind_are_refusals_and_never_a_defect(
+    stage: Stage, hostile: tuple[Hostile, str], profile: str
+) -> None:
+    answers, address = hostile
+    path, wanted, secret = CASES[profile]
+    stage.use(profile, path, wanted, secret=secret)
+    stage.api = Api(stage.session, address, stage.provider.authorize, TOKEN, (secret,))
+    for body in ANSWERS:
+        answers.body = body
+        try:
+            rows = await stage.look()
+        except WireRefused:
+            continue
+        assert {row.state for row in rows} == {"missing"}, body  # an empty list is one
+        with pytest.raises(WireRefused):
+            await stage.wire()
+    for status in (401, 403, 404, 410, 301, 302, 307, 308):
+        answers.status, answers.headers = status, {"location": f"{address}/elsewhere"}
+        seen = answers.seen
+        with pytest.raises(WireRefused, match=str(status)):
+            await stage.look()
+        assert answers.seen == seen + 1, "a redirect was followed"
+    for status in (429, 500, 502, 503, 504, 0):
+        answers.status, answers.headers = status, {}
+        with pytest.raises(Unavailable):
+            await stage.look()
+
+
+ENDLESS = {
+    "github": b"[" + b",".join([b'{"id": 1, "events": [], "active": true, "config": {}}'] * 100) + b"]",
+    "gitlab-token": b"[" + b",".join([b'{"id": 1, "url": "https://x.example"}'] * 100) + b"]",
+    "linear": b'{"data": {"webhooks": {"nodes": [], "pageInfo": {"hasNextPage": true, "endCursor": "x"}}}}',
+    "microsoft-graph": b'{"value": [], "@odata.nextLink": "/subscriptions"}',
+}
+
+
+@pytest.mark.parametrize("profile", ENDLESS)
+async def test_a_list_without_end_is_refused(stage: Stage, hostile: tuple[Hostile, str], profile: str) -> None:
+    answers, address = hostile
+    stage.use(profile, *CASES[profile][:2])
+    stage.api = Api(stage.session, address, stage.provider.authorize, TOKEN)
+    answers.body = ENDLESS[profile]
+    with pytest.raises(WireRefused, match="more than 200 pages"):
+        await stage.look()
+    assert answers.seen <= 201
+
+
+async def test_every_page_of_many_hooks_is_read(stage: Stage) -> None:
+    """Ours stands behind 250 of others: it is found, and no second one is made."""
+    stage.use("github", "/github", subscription({"repositories": ("acme/app",)}, "issues.opened"))
+    await stage.wire()
+    hooks = stage.kept.hooks["repos/acme/app"]
+    ((ident, ours),) = hooks.items()
+    hooks.clear()
+    for number in range(250):
+        hooks[number + 1000] = {
+            **ours,
+            "id": number + 1000,
+            "config": {**ours["config"], "url": "https://other.example"},
+        }
+    hooks[ident] = ours
+    assert [(row.state, row.id) for row in await stage.look()] == [("good", str(ident))]
+
+
+@pytest.mark.parametrize("link", ["@127.0.0.1:1/x", ".elsewhere.example/x", "http://127.0.0.1:1/x", "https:x", "x"])
+async def test_no_link_takes_the_token_to_another_host(stage: Stage, hostile: tuple[Hostile, str], link: str) -> None:
+    answers, address = hostile
+    stage.use("microsoft-graph", "/graph/v1.0", TEAMS)
+    stage.api = Api(stage.session, address, stage.provider.authorize, TOKEN)
+    answers.body = json.dumps({"value": [], "@odata.nextLink": link}).encode()
+    with pytest.raises(WireRefused, match="outside"):
+        await stage.look()
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ("linear", {"errors": [{"message": "got invalid value planted-secret \x1b[2J in field secret"}]}),
+        ("github", {"message": "planted-secret \x1b[2J"}),
+        ("jira", {"errorMessages": ["the password is planted-secret \x1b[2J"]}),
+        ("azure-devops", {"message": "Basic dTpwbGFudGVkLXNlY3JldA== of planted-secret \x1b[2J"}),
+        ("microsoft-graph", {"error": {"code": "x", "message": "planted-secret \x1b[2J"}}),
+    ],
+)
+async def test_what_a_provider_says_is_shown_without_secrets_and_controls(
+    stage: Stage, hostile: tuple[Hostile, str], profile: str, said: Any
+) -> None:
+    answers, address = hostile
+    secret = "u:planted-secret" if profile == "azure-devops" else "planted-secret"
+    stage.use(profile, "", CASES[profile][1], secret=secret)
+    authorize = (lambda _: {"Authorization": "Basic dTpwbGFudGVkLXNlY3JldA=="}) if ":" in secret else bearer
+    stage.api = Api(stage.session, address, authorize, "planted-token", (secret,))
+    answers.status, answers.body = (200 if profile == "linear" else 422), json.dumps(said).encode()
+    with pytest.raises(WireRefused) as caught:
+        await stage.look()
+    text = str(caught.value)
+    assert "***" in text
+    assert not {word for word in ("planted-secret", "dTpwbGFudGVkLXNlY3JldA", "\x1b") if word in text}
 
 
 def test_times_of_graph() -> None:

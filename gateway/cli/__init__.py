@@ -1,5 +1,10 @@
 """The `gateway` command: one file a command; thin. Exit codes: 0 done, 1 the answer is no, 2 usage or configuration, 3 outside."""
 
+import contextlib
+import io
+import sys
+from typing import Any
+
 import click
 
 from gateway.cli.asks import answer_, asks
@@ -28,6 +33,19 @@ from gateway.errors import ConfigError, Unavailable
 
 class Gateway(click.Group):
     """Translates what commands raise into messages and exit codes."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as a program. A terminal that cannot show a character gets its escape; a disk that is full is one line."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:  # a closed pipe is click's to end quietly
+            where = "" if error.filename is None else f"{error.filename}: "
+            with contextlib.suppress(OSError):
+                click.echo(f"failed: {where}{error.strerror or error}", err=True)
+            sys.exit(3)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the chosen command."""

@@ -6,13 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
+from gateway.doctor import secrets
 from gateway.errors import ConfigError, Problem, Unavailable
+from gateway.github import load_key
 from gateway.settings import Configuration, load_configuration, resolve
 
 
@@ -35,6 +34,9 @@ def check(config: Path, *, as_json: bool) -> None:
         raise SystemExit(2 if problems else 0)
     if problems:
         raise ConfigError(problems)
+    for finding in secrets(loaded):
+        if finding.state == "warn":
+            click.echo(f"warning: {finding.detail}\n    fix: {finding.fix}", err=True)
     click.echo(f"{config}: good. Sources: {len(loaded.sources)}, enrolled subscriptions: {len(loaded.enrolled)}.")
     for name in loaded.sources if loaded.settings.server.public_url else ():
         click.echo(f"  {name}: {loaded.settings.server.public_url}/hooks/{name}")
@@ -60,14 +62,10 @@ def further_problems(loaded: Configuration) -> list[Problem]:
         Problem(file, f"enrollments ({one.subscription.digest})", f"cannot be active: {reason}", "correct or remove it")
         for one, reason in loaded.index.inactive
     ]
-    reference = loaded.settings.github.private_key
     try:
-        key = load_pem_private_key(resolve(reference), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, RSAPrivateKey):
-        fix = f"{reference} must hold the key file that GitHub gave for the App"
-        problems.append(Problem(file, "github.private_key", "is no unencrypted RSA private key in PEM form", fix))
+        load_key(resolve(loaded.settings.github.private_key))
+    except ConfigError as error:
+        problems += error.at(file).problems
     if server.bind.rpartition(":")[2] == server.admin_bind.rpartition(":")[2] != "0":
         problems.append(Problem(file, "server.admin_bind", "has the port of server.bind", "give it another port"))
     return problems

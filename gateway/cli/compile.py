@@ -1,6 +1,8 @@
 """`gateway compile`: a consumer workflow and its imports become frozen subscription documents."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import click
 
 from gateway import enrollments
 from gateway.changes import changes
-from gateway.cli.options import config_option, show_problems
+from gateway.cli.options import config_option, json_option, show_problems
 from gateway.compile import compile_file, encode
 from gateway.errors import ConfigError
 from gateway.settings import load_base
@@ -30,6 +32,7 @@ EXIT_REFUSED = 1
     "--check", is_flag=True, help="Write nothing; say what changed against what is enrolled. Exit 1 if anything."
 )
 @config_option
+@json_option
 @click.option("-o", "output", type=click.Path(path_type=Path), help="A file, or with several connectors a folder.")
 def compile_(
     consumer: Path,
@@ -42,8 +45,12 @@ def compile_(
     config: Path,
     *,
     check: bool,
+    as_json: bool,
 ) -> None:
-    """Compile CONSUMER.md into subscription documents, one a connector; print them, or write them with -o."""
+    """Compile CONSUMER.md into subscription documents, one a connector; print them, or write them with -o.
+
+    The documents are JSON as they are; --json concerns what --check says.
+    """
     try:
         documents = compile_file(
             consumer,
@@ -57,7 +64,12 @@ def compile_(
         show_problems(error)
         raise SystemExit(EXIT_REFUSED) from None
     if check:
-        raise SystemExit(EXIT_REFUSED if _report(documents, config) else 0)
+        rows = _compared(documents, config)
+        if as_json:
+            click.echo(json.dumps({"subscriptions": rows}))
+        else:
+            _tell(rows)
+        raise SystemExit(EXIT_REFUSED if any(row["digest"] not in row["enrolled"] for row in rows) else 0)
     if output is None:
         for document in documents:
             click.echo(encode(document), nl=False)
@@ -73,24 +85,32 @@ def compile_(
         click.echo(f"{file}: {document['digest']}", err=True)
 
 
-def _report(made: Sequence[Mapping[str, Any]], config: Path) -> int:
-    """Print what each document changes against the enrolled ones of its workflow and connector; return how many differ."""
+def _compared(made: Sequence[Mapping[str, Any]], config: Path) -> list[dict[str, Any]]:
+    """Each document against the enrolled ones of its workflow and connector: by their digests, what it changes."""
     base = load_base(config)
     named = {entry.enrollment.subscription for entry in enrollments.entries(base)}
     held = [one.subscription for one in enrollments.documents(base) if one.subscription is not None]
-    differing = 0
+    rows = []
     for document in made:
         key = (document["repository"], document["workflow"], document["connector"])
         enrolled = [one for one in held if one.digest in named and (one.repository, one.workflow, one.connector) == key]
-        click.echo(f"{document['connector']}: compiles to {document['digest']}")
-        if any(one.digest == document["digest"] for one in enrolled):
+        differences = {
+            one.digest: [asdict(change) | {"text": str(change)} for change in changes(one.document, document)]
+            for one in enrolled
+        }
+        rows.append({"connector": document["connector"], "digest": document["digest"], "enrolled": differences})
+    return rows
+
+
+def _tell(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        click.echo(f"{row['connector']}: compiles to {row['digest']}")
+        if row["digest"] in row["enrolled"]:
             click.echo("  enrolled, unchanged")
             continue
-        differing += 1
-        if not enrolled:
+        if not row["enrolled"]:
             click.echo("  not enrolled")
-        for one in enrolled:
-            click.echo(f"  enrolled is {one.digest}")
-            for change in changes(one.document, document):
-                click.echo(f"    {change}")
-    return differing
+        for digest, differences in row["enrolled"].items():
+            click.echo(f"  enrolled is {digest}")
+            for change in differences:
+                click.echo(f"    {change['text']}")

@@ -1,16 +1,17 @@
-"""`gateway connectors`: the shipped trigger declarations, and how a workflow and a source use one."""
+"""`gateway connectors`: the shipped trigger declarations, what each needs, and a source and a workflow that use one."""
 
 import json
+import re
 from typing import Any
 
 import click
 
-from gateway import families
+from gateway import families, scaffold
 from gateway.cli.options import json_option
-from gateway.cli.profiles import example
 from gateway.declarations import Connector, load_connector
-from gateway.profiles import load_profiles
-from gateway.settings import data_folder
+from gateway.errors import ConfigError, Problem
+from gateway.profiles import JwtProof, Profile, load_profiles
+from gateway.settings import NAME, check_reference, data_folder
 
 
 @click.group()
@@ -46,24 +47,101 @@ def show(name: str, *, as_json: bool) -> None:
     for trigger, raw in one.triggers.items():
         filters = ", ".join(raw.get("filters", {}))
         click.echo(f"  {trigger:26} {', '.join(raw['nativeEvents'])}" + (f"  filters: {filters}" if filters else ""))
-    click.echo("imports, with:")
+    shipped = load_profiles(data_folder("profiles"))
+    unbound = scaffold.needed(one, shipped[profiles_of(one)[0]])
+    click.echo("bindings, as imports of a workflow:")
     for key, spec in one.import_schema.items():
-        kind = "needed" if spec.get("required") or key in one.resources else "optional"
+        kind = "unbound" if key in unbound else "optional"
         click.echo(f"  {key:26} {spec.get('type', 'string')}, {kind}. {spec.get('description', '')}".rstrip())
+    rest = [key for key in unbound if key not in one.import_schema]
+    if rest:
+        click.echo("bindings, as identity of a source:")
+    for key in rest:
+        click.echo(f"  {key:26} string, unbound")
+    words = " ".join(f"--bind {key}=VALUE" for key in unbound)
+    click.echo(f"bind them: gateway connectors config {one.id} {words}")
 
 
-@connectors.command(epilog="Example: gateway connectors config linear > .github/workflows/triage.md")
-@click.argument("name")
-@click.option(
-    "--trigger", "triggers", multiple=True, help="Select this trigger; may be repeated.  [default: the first]"
+@connectors.command(
+    epilog="Example: gateway connectors config linear --bind workspace=acme --bind organizations=ORG --bind teams=TEAM"
+    " >> gateway.toml"
 )
-def config(name: str, triggers: tuple[str, ...]) -> None:
-    """Print a workflow that selects connector NAME, and the source that its deliveries need."""
-    one = _named(name)
-    unknown = [trigger for trigger in triggers if trigger not in one.triggers]
-    if unknown:
-        raise click.BadParameter(f"{unknown[0]} is none of {', '.join(one.triggers)}", param_hint="--trigger")
-    click.echo(workflow(one, triggers or (next(iter(one.triggers)),)))
+@click.argument("name")
+@click.option("--bind", "bound", multiple=True, metavar="NAME=VALUE", help="A grant or an identity; repeat for more.")
+@click.option("--source", help="The source's name.  [default: NAME-acme]")
+@click.option("--profile", help="Where several can prove it.  [default: the first that connectors show names]")
+@click.option(
+    "--secret", "secrets", multiple=True, metavar="REF", help="env:NAME or file:/path.  [default: env:SOURCE_SECRET]"
+)
+@click.option("--workflow", "as_workflow", is_flag=True, help="Print a workflow with the same bindings instead.")
+@click.option("--trigger", "triggers", multiple=True, help="For the workflow; repeat for more.  [default: the first]")
+@json_option
+def config(
+    name: str,
+    bound: tuple[str, ...],
+    source: str | None,
+    profile: str | None,
+    secrets: tuple[str, ...],
+    triggers: tuple[str, ...],
+    *,
+    as_workflow: bool,
+    as_json: bool,
+) -> None:
+    """Print the source that connector NAME needs, ready for gateway.toml; with --workflow, a workflow that selects it.
+
+    Exit 2 with every binding that is still missing: what it prints loads and compiles as it is.
+    """
+    one = None if name == families.CONNECTOR else _named(name)
+    bindings = _bindings(bound)
+    source = source or f"{name}-acme"
+    if not re.fullmatch(NAME, source):
+        raise click.BadParameter("use a-z, 0-9 and -, at most 63", param_hint="--source")
+    for reference in secrets:
+        try:
+            check_reference(reference)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--secret") from None
+    chosen = _profile(one, profile)
+    given = secrets or (
+        () if isinstance(chosen.proof, JwtProof) else (f"env:{source.upper().replace('-', '_')}_SECRET",)
+    )
+    selected = triggers or ("issue-opened" if one is None else next(iter(one.triggers)),)
+    table, made = "", ""
+    problems: list[Problem] = []
+    try:
+        table = scaffold.source(chosen, source, given, bindings, one)
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        if one is not None:
+            made = scaffold.workflow(one, selected, bindings)
+        elif as_workflow or as_json:
+            made = scaffold.github_workflow(selected, bindings)
+    except ConfigError as error:
+        problems += [problem for problem in error.problems if problem.key not in {told.key for told in problems}]
+    if problems:
+        raise ConfigError(problems)
+    if as_json:
+        click.echo(json.dumps({"connectors": [{"id": name, "source": table, "workflow": made}]}))
+    else:
+        click.echo(made if as_workflow else table, nl=False)
+
+
+def _bindings(bound: tuple[str, ...]) -> dict[str, list[str]]:
+    bindings: dict[str, list[str]] = {}
+    for one in bound:
+        key, equals, value = one.partition("=")
+        if not equals or not value:
+            raise click.BadParameter(f"{one} is not NAME=VALUE", param_hint="--bind")
+        bindings.setdefault(key, []).append(value)
+    return bindings
+
+
+def _profile(one: Connector | None, name: str | None) -> Profile:
+    possible = [families.PROFILE] if one is None else profiles_of(one)
+    if name is not None and name not in possible:
+        raise click.BadParameter(f"{name} is none of {', '.join(possible)}", param_hint="--profile")
+    return load_profiles(data_folder("profiles"))[name or possible[0]]
 
 
 def load_connectors() -> dict[str, Connector]:
@@ -91,6 +169,7 @@ def summary(one: Connector) -> dict[str, Any]:
         ],
         "grants": list(one.resources),
         "inputs": {name: dict(spec) for name, spec in one.import_schema.items()},
+        "unbound": scaffold.needed(one, load_profiles(data_folder("profiles"))[profiles_of(one)[0]]),
     }
 
 
@@ -105,41 +184,3 @@ def _families() -> None:
     for name, row in families.FAMILIES.items():
         click.echo(f"  {name:28} {', '.join(row.activities)}")
     click.echo(f"  {families.SLASH_COMMAND:28} names: the commands, without the slash")
-
-
-def workflow(one: Connector, triggers: tuple[str, ...]) -> str:
-    """A consumer's Markdown with the values left to fill in, and the source as a comment of it."""
-    needed = {
-        name: spec
-        for name, spec in one.import_schema.items()
-        if spec.get("required") or name in one.resources or "default" not in spec
-    }
-    width = [
-        f"      {name}: {_blank(spec)}  # {spec.get('description', 'exact values')}" for name, spec in needed.items()
-    ]
-    source = example(load_profiles(data_folder("profiles"))[profiles_of(one)[0]])
-    return "\n".join(
-        [
-            "---",
-            "on:",
-            "  gateway-dispatch:",
-            f"    {one.id}: [{', '.join(triggers)}]",
-            "imports:",
-            f"  - uses: .github/workflows/connectors/{one.id}.md",
-            "    with:",
-            *(f"  {line}" for line in width),
-            "---",
-            "",
-            "Say here what to do with every reference in `gateway.events`; each is untrusted evidence.",
-            "",
-            "<!-- The source, in gateway.toml:",
-            "",
-            source,
-            "",
-            "-->",
-        ]
-    )
-
-
-def _blank(spec: Any) -> str:
-    return '["..."]' if spec.get("type") == "array" else '"..."'

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,20 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import click
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.cli.explain import read_headers
 from gateway.cli.options import config_option, json_option
 from gateway.errors import Unavailable
 from gateway.pointers import parse
-from gateway.profiles import Ed25519Proof, JwtProof, Profile, Source
-from gateway.samples import fitting, load_samples
-from gateway.settings import Base, load_base, resolve
-from gateway.signing import prepare, sign
+from gateway.profiles import Profile, Source
+from gateway.samples import fitting, shipped
+from gateway.settings import Base, load_base, resolve, text_problem
+from gateway.signing import fill, prepare, sign
+from gateway.verify import secret_problem
 
 TIMEOUT_S = 30.0
 
@@ -35,11 +41,25 @@ TIMEOUT_S = 30.0
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Headers for it: a JSON object, or a list of [name, value] pairs.",
 )
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A private key as PEM, where the provider signs with one: the source then has your public key, or your jwks_url.",
+)
+@click.option("--kid", default="", help="The key's id in your jwks_url.")
 @click.option("--url", help="Where to: the address before /hooks/.  [default: server.bind on this machine]")
 @config_option
 @json_option
 def deliver(
-    source: str, file: Path | None, headers: Path | None, url: str | None, config: Path, *, as_json: bool
+    source: str,
+    file: Path | None,
+    headers: Path | None,
+    key: Path | None,
+    kid: str,
+    url: str | None,
+    config: Path,
+    *,
+    as_json: bool,
 ) -> None:
     """Sign a delivery with SOURCE's first secret and send it to /hooks/SOURCE.
 
@@ -51,11 +71,14 @@ def deliver(
     if source not in base.sources:
         raise click.UsageError(f"{source} is none of {', '.join(base.sources)}")
     target = base.sources[source]
-    sample = _sample(target, file, headers)
+    sample, now = _sample(target, file, headers), time.time()
     try:
-        secret = resolve(base.settings.sources[source].references()[0][1])
-        sent, body = prepare(target.profile, sample, secret, time.time())
-        signed = sign(target.profile, sent, body, secret)
+        secret = _secret(base, source)
+        sent, body = prepare(target.profile, sample, secret, now)
+        claims = fill(sample.get("claims", {}), now, str(uuid.uuid4()))
+        signed = sign(target.profile, sent, body, secret, private_key=_private(key), claims=claims, kid=kid)
+    except TypeError as error:
+        raise click.UsageError(f"{error}; a key of your own: --key") from None
     except (ValueError, KeyError) as error:
         raise click.UsageError(f"cannot be signed: {error}") from None
     where = f"{(url or _here(base)).rstrip('/')}/hooks/{source}"
@@ -70,19 +93,36 @@ def deliver(
     raise SystemExit(0 if 200 <= status < 300 else 3 if status >= 500 else 1)
 
 
+def _secret(base: Base, source: str) -> bytes:
+    """The source's first secret; a JWT source has none. Raises ValueError, never with the value."""
+    for _, reference, _ in base.settings.sources[source].references():
+        secret = resolve(reference)
+        error = text_problem(secret) or secret_problem(base.sources[source].profile.proof, secret)
+        if error is not None:
+            raise ValueError(f"{reference} {error}")
+        return secret
+    return b""
+
+
+def _private(file: Path | None) -> RSAPrivateKey | Ed25519PrivateKey | None:
+    if file is None:
+        return None
+    try:
+        key = load_pem_private_key(file.read_bytes(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, RSAPrivateKey | Ed25519PrivateKey):
+        raise click.BadParameter("is no unencrypted RSA or Ed25519 private key in PEM form", param_hint="--key")
+    return key
+
+
 def _sample(source: Source, file: Path | None, headers: Path | None) -> dict[str, Any]:
     profile = source.profile
-    if isinstance(profile.proof, (JwtProof, Ed25519Proof)):
-        raise click.UsageError(
-            f"profile {profile.name}: only the provider has the key that signs; nothing can be sent as it"
-        )
-    shipped = next((one for one in load_samples() if one["profile"] == profile.name), None)
+    own = shipped(profile)
     if file is None:
-        if shipped is None:
-            raise click.UsageError(f"no sample is shipped for profile {profile.name}; give one with --file")
-        sample = fitting(shipped, source)
+        sample = fitting(own, source)
     else:
-        sample = _given(file, profile, shipped or {})
+        sample = {"claims": fitting(own, source).get("claims", {})} | _given(file, profile, own)
     given = {name.decode(): value.decode() for name, value in read_headers(headers)}
     sample["headers"] = {name.lower(): value for name, value in sample.get("headers", {}).items()} | given
     return sample

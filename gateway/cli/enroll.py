@@ -56,23 +56,27 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
         options |= {name: value for name, value in given.items() if value is not None}
         enrollments.check(base, subscription, source, installation, options)
         options["repository_id"] = _repository_id(base, subscription, installation, options.get("repository_id"))
-        done = enrollments.write(base, file, subscription, source, installation, options)
+        facts: dict[str, Any] = {
+            "subscription": subscription.digest,
+            "source": source,
+            "repository": subscription.repository,
+        }
+        facts |= {"installation": installation, "mode": options.get("mode")}
+        done = enrollments.write(
+            base,
+            file,
+            subscription,
+            source,
+            installation,
+            options,
+            first=lambda replaced: audit.note_or_keep(base, "enroll", replaced=replaced, **facts),
+        )
     except ConfigError as error:
         if any(problem.key.startswith("github.") for problem in error.problems):
             raise  # ours, not the document's
         refuse("; ".join(f"{p.file}: {p.key or 'document'} {p.problem} ({p.fix})" for p in error.problems))
     except (enrollments.Refused, GitHubRefusal) as refused:
         refuse(str(refused))
-    audit.note_or_keep(
-        base,
-        "enroll",
-        subscription=done.digest,
-        source=source,
-        repository=subscription.repository,
-        installation=installation,
-        mode=options.get("mode"),
-        replaced=done.replaced,
-    )
     unknown = "the default branch was not compared, and were it suspended, it stays so"
     looked = ask_if_there(base, lambda store: _reconcile(base, store, done.digest), unknown)
     rows, resumed = looked or ([], False)

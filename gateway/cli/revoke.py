@@ -1,11 +1,12 @@
 """`gateway revoke`: end an enrollment."""
 
+import json
 from pathlib import Path
 
 import click
 
 from gateway import audit, enrollments
-from gateway.cli.options import config_option
+from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
 from gateway.settings import load_base
 
@@ -13,7 +14,8 @@ from gateway.settings import load_base
 @click.command(epilog="Example: gateway revoke sha256:0f3c... --config gateway.toml")
 @click.argument("digest")
 @config_option
-def revoke(digest: str, config: Path) -> None:
+@json_option
+def revoke(digest: str, config: Path, *, as_json: bool) -> None:
     """Remove the enrollment of DIGEST (whole, or a unique beginning) and its document from the subscriptions folder.
 
     Running processes notice within 5 seconds. Exit 1 where it is not enrolled.
@@ -21,12 +23,15 @@ def revoke(digest: str, config: Path) -> None:
     base = load_base(config)
     try:
         whole = enrollments.find(base, digest)
-        touched = enrollments.revoke(base, whole)
+        touched = enrollments.revoke(base, whole, first=lambda: audit.note_or_keep(base, "revoke", subscription=whole))
     except enrollments.Refused as refused:
         click.echo(f"refused: {refused}", err=True)
         raise SystemExit(1) from None
-    audit.note_or_keep(base, "revoke", subscription=whole)
     ask_if_there(base, lambda store: store.resume(whole), "a suspension of it stays noted until it is enrolled again")
+    if as_json:
+        files = [{"file": str(file), "removed": not file.exists()} for file in touched]
+        click.echo(json.dumps({"enrollments": [{"digest": whole, "files": files}]}))
+        return
     for file in touched:
         click.echo(f"{file}: {'changed' if file.exists() else 'removed'}", err=True)
     click.echo(f"revoked {whole}")

@@ -1,10 +1,10 @@
 """`gateway wire`: the provider's webhook, registered, compared and mended; or exact steps for its console."""
 
 import asyncio
+import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,6 +14,7 @@ from gateway.cli.options import config_option, json_option
 from gateway.github import open_session
 from gateway.settings import Configuration, load_configuration
 from gateway.storage import opened
+from gateway.store import uuid7
 
 MARKS = {"good": "ok", "missing": "MISSING", "drifted": "DRIFT", "expiring": "expires soon", "surplus": "SURPLUS"}
 
@@ -51,11 +52,12 @@ async def _wire(configuration: Configuration, name: str, *, check: bool, as_json
     async with opened(configuration) as store, open_session() as session:
         wiring, now = wire.wiring_for(configuration, name, session), time.time()
         parts = (wiring.provider, wiring.api, wiring.want)
-        rows = await wire.look(*parts, store, wiring.key, now)
-        todo = [row for row in rows if row.hook is not None and (row.state != "good" or row.differences)]
-        if todo and not check:
-            await audit.record(store, "wire", source=name, scopes=[row.scope for row in todo])
-            rows = await wire.apply(*parts, rows, store, wiring.key, now)
+        async with contextlib.nullcontext() if check else wire.alone(store, name, uuid7()):
+            rows = await wire.look(*parts, store, wiring.key, now)
+            todo = [row for row in rows if wire.to_do(wiring.provider, row)]
+            if todo and not check:
+                await audit.record(store, "wire", source=name, scopes=[row.scope for row in todo])
+                rows = await wire.apply(*parts, rows, store, wiring.key, now)
     _print(rows, as_json=as_json)
     _hints(configuration, name, rows)
     return (
@@ -76,17 +78,15 @@ def _print(rows: list[wire.Row], *, as_json: bool) -> None:
 
 def _hints(configuration: Configuration, name: str, rows: list[wire.Row]) -> None:
     """What the operator has to know beyond the rows."""
-    if any(row.state == "surplus" for row in rows):
+    if any(row.state == "surplus" and row.done is None for row in rows):
         click.echo("surplus hooks send here too and are left alone: remove them at the provider", err=True)
-    made = [row.id for row in rows if row.done == "created"]
-    secrets = configuration.settings.sources[name].secrets
-    if made and not isinstance(secrets, tuple):
-        for ident in made:
-            click.echo(f'add to sources.{name}.secrets: "{ident}" = "{next(iter(_flat(secrets)))}"', err=True)
-
-
-def _flat(secrets: Any) -> list[str]:
-    return [one for value in secrets.values() for one in ([value] if isinstance(value, str) else value)]
+    settings = configuration.settings.sources[name]
+    beyond = wire.BY_PROFILE[configuration.sources[name].profile.name].beyond
+    for field in sorted({d.name for row in rows for d in row.differences if d.name in beyond}):
+        click.echo(f"{field}: {beyond[field]}", err=True)
+    if not isinstance(settings.secrets, tuple):
+        for ident in [row.id for row in rows if row.done in ("created", "replaced")]:
+            click.echo(f'add to sources.{name}.secrets: "{ident}" = "{settings.references()[0][1]}"', err=True)
 
 
 async def _explain(configuration: Configuration, name: str, *, check: bool, as_json: bool) -> int:

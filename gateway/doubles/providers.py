@@ -433,7 +433,8 @@ def _github_shown(hook: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gitlab_shown(hook: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in hook.items() if name not in ("token", "signing_token")}
+    shown = {name: value for name, value in hook.items() if name not in ("token", "signing_token")}
+    return {"alert_status": "executable", "disabled_until": None, **shown}
 
 
 def _linear_shown(row: Mapping[str, Any]) -> dict[str, Any]:

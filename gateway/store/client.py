@@ -12,6 +12,7 @@ from redis.exceptions import (
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
 )
@@ -60,7 +61,7 @@ async def bounded(work: Callable[[], Awaitable[T]]) -> T:
             answer = await work()
     except TimeoutError:
         raise Unavailable("store-timeout") from None
-    except (RedisError, OSError, asyncio.IncompleteReadError) as error:
+    except (RedisError, RedisClusterException, OSError, asyncio.IncompleteReadError) as error:
         if task and task.cancelling() > before:
             raise asyncio.CancelledError from error
         raise Unavailable(_slug(error)) from error

@@ -83,6 +83,7 @@ def build(url: str) -> Any:
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise ValueError(f"scheme {parts.scheme!r} is none of {SCHEMES}")
     pool = BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=CALL_S, **_options())
+    pool.make_connection()  # type: ignore[no-untyped-call]  # nothing connects; an unknown parameter is found now, not by the first call
     return Redis.from_pool(pool)
 
 
@@ -90,6 +91,9 @@ def client_for(url: str, file: str, key: str = "store.url") -> Any:
     """Make the client of a configured address; a bad one is a ConfigError that never shows its password."""
     try:
         return build(url)
-    except (ValueError, RedisError, ssl.SSLError, OSError) as error:
-        shown = str(error).replace(url, "the address")
+    except (ValueError, TypeError, RedisError, ssl.SSLError, OSError) as error:
+        # a parameter of the address becomes an argument of the library's connection
+        shown = (
+            "it has an unknown parameter" if isinstance(error, TypeError) else str(error).replace(url, "the address")
+        )
         raise ConfigError([Problem(file, key, f"not a store address: {shown}", f"use one of {SCHEMES}")]) from None

@@ -11,8 +11,9 @@ from gateway.profiles import Source
 from gateway.settings import Configuration, SourceSettings, resolve
 from gateway.wire import azure_devops, github, gitlab, jira, linear, microsoft_graph
 from gateway.wire.api import Api, OAuthClient, WireRefused
-from gateway.wire.engine import BAD, apply, due, fingerprint, look, mark_name
+from gateway.wire.engine import BAD, apply, due, fingerprint, look, mark_name, renew, to_do
 from gateway.wire.instructions import instructions
+from gateway.wire.turn import alone
 from gateway.wire.types import Difference, Found, Hook, Provider, Row, Want, WireProblem
 
 BY_PROFILE: dict[str, Provider] = {
@@ -96,12 +97,15 @@ __all__ = [
     "WireProblem",
     "WireRefused",
     "Wiring",
+    "alone",
     "apply",
     "due",
     "fingerprint",
     "instructions",
     "look",
     "mark_name",
+    "renew",
+    "to_do",
     "want_for",
     "wiring_for",
 ]

@@ -3,7 +3,7 @@
 import base64
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +16,8 @@ from gateway.github import next_link
 TIMEOUT_S = 30.0  # creating a Graph subscription waits for our own answer to its validation
 ANSWER_BYTES = 4 * 1024 * 1024
 MESSAGE_CHARS = 200
+PAGES = 200
+LEAST = 4  # shorter parts stand in ordinary words
 
 
 class WireRefused(Exception):  # noqa: N818 (the provider's answer, not a defect)
@@ -46,7 +48,7 @@ class OAuthClient:
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         status, answer, _ = await exchange(session, "POST", self.token_url, headers, body)
         if status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
-            raise WireRefused(status, f"POST {self.token_url}", _message(answer, (self.client_secret,)))
+            raise WireRefused(status, f"POST {self.token_url}", _plain(_message(answer), (self.client_secret,)))
         lifetime = answer.get("expires_in")
         seconds = float(lifetime) if isinstance(lifetime, int | float | str) and str(lifetime).isdecimal() else 300.0
         self._token, self._until = answer["access_token"], time.monotonic() + max(0.0, seconds - 60)
@@ -66,7 +68,11 @@ class Api:
     ) -> None:
         self._session, self.base = session, base.rstrip("/")
         self._authorize, self._credential = authorize, credential
-        self._secrets = tuple(secret for secret in secrets if secret)
+        # What is sent for a credential (Basic encodes it) and a password alone are as secret as the whole.
+        sent = "" if isinstance(credential, OAuthClient) else authorize(credential).get("Authorization", "")
+        parts = (sent.rpartition(" ")[2], *(secret.partition(":")[2] for secret in secrets))
+        hidden = {*(part for part in parts if len(part) >= LEAST), *(secret for secret in secrets if secret)}
+        self._secrets = tuple(sorted(hidden, key=len, reverse=True))
 
     def __repr__(self) -> str:
         return f"Api({self.base!r})"
@@ -96,12 +102,16 @@ class Api:
         if status == 429 or status >= 500:
             raise Unavailable("provider-busy" if status == 429 else "provider-error", 60)
         if not 200 <= status < 300:
-            raise WireRefused(status, f"{method} {path}", _message(answer, self._secrets))
+            raise WireRefused(status, f"{method} {path}", self.said(_message(answer)))
         return answer, link
+
+    def said(self, text: str) -> str:
+        """What a provider says of a refusal: short, printable, and without our secrets should it repeat them."""
+        return _plain(text, self._secrets)
 
     def address(self, path: str) -> str:
         """The whole URL of a path; a link to another place is not followed, since the token would go there."""
-        if not path.startswith(("http://", "https://")):
+        if path == "" or path.startswith("/"):
             return self.base + path
         if not path.startswith(self.base + "/"):
             raise WireRefused(0, "a link", "it leads outside of the provider's API")
@@ -126,8 +136,14 @@ async def exchange(
         raise Unavailable("provider-unreachable", 30) from None
     try:
         return status, json.loads(content) if content else None, link
-    except ValueError:
+    except (ValueError, RecursionError):
         return status, None, link
+
+
+def pages(what: str) -> Iterator[int]:
+    """Number the pages of a list; a list without end is a refusal."""
+    yield from range(1, PAGES + 1)
+    raise WireRefused(200, what, f"it has more than {PAGES} pages")
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -140,14 +156,17 @@ def basic(credential: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(credential.encode()).decode()}
 
 
-def _message(answer: Any, secrets: tuple[str, ...]) -> str:
-    """What a provider says of a refusal, short, without our secrets should it repeat them."""
-    text = ""
-    if isinstance(answer, dict):
-        error = answer.get("error")
-        candidates = (answer.get("message"), answer.get("error_description"), answer.get("errorMessages"))
-        inner = (error.get("message"), error.get("code")) if isinstance(error, dict) else (error,)
-        text = next((str(one) for one in (*candidates, *inner) if one), "")
+def _message(answer: Any) -> str:
+    """Where the known APIs say why."""
+    if not isinstance(answer, dict):
+        return ""
+    error = answer.get("error")
+    candidates = (answer.get("message"), answer.get("error_description"), answer.get("errorMessages"))
+    inner = (error.get("message"), error.get("code")) if isinstance(error, dict) else (error,)
+    return next((str(one) for one in (*candidates, *inner) if one), "")
+
+
+def _plain(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
-    return " ".join(text.split())[:MESSAGE_CHARS]
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:MESSAGE_CHARS]

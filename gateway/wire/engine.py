@@ -7,16 +7,17 @@ reported and left alone: it may be somebody else's.
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from gateway.wire.api import Api
+from gateway.wire.api import Api, WireRefused
 from gateway.wire.types import Difference, Found, Hook, Provider, Row, Want
 
 MARK_S = 400 * 86_400
 RENEW_AT = 1 / 3  # of the life, remaining
 BAD = frozenset({"missing", "drifted", "surplus"})
+T = TypeVar("T")
 
 
 class Marks(Protocol):
@@ -30,6 +31,22 @@ class Marks(Protocol):
         """Keep a fact."""
         ...
 
+    async def forget(self, name: str) -> None:
+        """Forget a fact."""
+        ...
+
+
+async def answered(call: Awaitable[T], provider: Provider) -> T:
+    """What a provider's module makes of an answer. One that is not built as its API says is a refusal, not a defect of ours."""
+    try:
+        return await call
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise WireRefused(
+            200,
+            f"the API of {provider.title}",
+            f"the answer is not built as its documents say ({type(error).__name__})",
+        ) from None
+
 
 def fingerprint(secret: str, key: bytes) -> str:
     """A digest of a hook's secret that says nothing without the App's key."""
@@ -41,22 +58,31 @@ def mark_name(source: str, scope: str) -> str:
     return f"wire:{source}:{scope}"
 
 
+def old_name(source: str, scope: str) -> str:
+    """The name of the fact that says which hooks of ours are being replaced: they go once another stands."""
+    return f"wire-old:{source}:{scope}"
+
+
 async def look(provider: Provider, api: Api, want: Want, marks: Marks, key: bytes, now: float) -> list[Row]:
     """Report every hook that should stand, and those that stand beyond them. Changes nothing."""
     hooks = provider.desired(want)
-    found = await provider.find(api, want, hooks)
     known: dict[str, list[Found]] = {}
-    for one in found:
-        known.setdefault(one.scope, []).append(one)
+    marks_of = {hook.scope: await marks.recall(mark_name(want.source, hook.scope)) for hook in hooks}
+    for one in await answered(provider.find(api, want, hooks), provider):
+        # A hook of ours whose address was changed is ours to mend, not to make a second one beside it.
+        if one.fields.get("url", want.url) == want.url or one.id == (marks_of.get(one.scope) or "").partition(" ")[0]:
+            known.setdefault(one.scope, []).append(one)
     rows = []
     for hook in hooks:
         stand = sorted(known.pop(hook.scope, []), key=lambda one: (_differs(hook, one), one.id))
         if not stand:
             rows.append(Row(hook.scope, "missing", hook=hook))
             continue
-        mark = await marks.recall(mark_name(want.source, hook.scope))
+        mark = marks_of[hook.scope]
+        old = (await marks.recall(old_name(want.source, hook.scope)) or "").split()
+        stand.sort(key=lambda one: one.id in old)  # what is being replaced gives way
         rows.append(_row(provider, hook, stand[0], _secret_differs(mark, stand[0], want, key), now))
-        rows += [Row(one.scope, "surplus", one.id, expires=one.expires) for one in stand[1:]]
+        rows += [Row(one.scope, "surplus", one.id, expires=one.expires, replaced=one.id in old) for one in stand[1:]]
     rows += [Row(one.scope, "surplus", one.id, expires=one.expires) for rest in known.values() for one in rest]
     return rows
 
@@ -99,21 +125,44 @@ async def apply(
     return [await _mend(provider, api, want, row, marks, key, now) for row in rows]
 
 
+def to_do(provider: Provider, row: Row) -> bool:
+    """Whether wiring changes something of a row. What the API cannot set is reported and left."""
+    mendable = any(difference.name not in provider.beyond for difference in row.differences)
+    return row.replaced or (row.hook is not None and (mendable or row.state in ("missing", "expiring")))
+
+
 async def _mend(provider: Provider, api: Api, want: Want, row: Row, marks: Marks, key: bytes, now: float) -> Row:
-    if row.hook is None or (row.state == "good" and not row.differences):
+    if row.replaced and row.id is not None and provider.remove is not None:
+        await answered(provider.remove(api, row.id), provider)
+        return replace(row, done="removed")
+    if not to_do(provider, row) or row.hook is None:
         return row
-    if row.id is None:
-        made = await provider.create(api, want, row.hook, now)
+    changed = frozenset(difference.name for difference in row.differences)
+    replacing = row.id is not None and bool(changed & provider.fixed)
+    if replacing:  # written down first: a run that is killed in between leaves no second hook for ever
+        name = old_name(want.source, row.scope)
+        await marks.remember(name, f"{await marks.recall(name) or ''} {row.id}".strip(), MARK_S)
+    done: Any
+    if row.id is None or replacing:
+        made, done = await answered(provider.create(api, want, row.hook, now), provider), "created"
     elif row.state == "expiring" and not row.differences and provider.renew is not None:
-        made = await provider.renew(api, Found(row.id, row.scope, {}), now)
+        made, done = await renew(provider, api, row, now), "renewed"
     else:
-        changed = frozenset(difference.name for difference in row.differences)
         standing = Found(row.id, row.scope, _have(row))
-        made = await provider.update(api, want, row.hook, standing, changed, now)
+        made, done = await answered(provider.update(api, want, row.hook, standing, changed, now), provider), "updated"
     await marks.remember(mark_name(want.source, row.scope), f"{made.id} {fingerprint(want.secret, key)}", MARK_S)
+    if replacing and row.id is not None and provider.remove is not None:
+        await answered(provider.remove(api, row.id), provider)
+        await marks.forget(old_name(want.source, row.scope))
     after = _row(provider, row.hook, made, secret=False, now=now)
-    done: Any = "created" if row.id is None else "renewed" if row.state == "expiring" else "updated"
-    return replace(after, done=done)
+    return replace(after, done="replaced" if replacing else done)
+
+
+async def renew(provider: Provider, api: Api, row: Row, now: float) -> Found:
+    """Extend the life of a hook that stands."""
+    assert provider.renew is not None  # only asked of providers whose hooks expire
+    assert row.id is not None
+    return await answered(provider.renew(api, Found(row.id, row.scope, {}), now), provider)
 
 
 def _have(row: Row) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ https://docs.github.com/en/rest/repos/webhooks, https://docs.github.com/en/rest/
 
 from typing import Any
 
-from gateway.wire.api import Api, bearer
+from gateway.wire.api import Api, bearer, pages
 from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 PAGE = 100
@@ -41,17 +41,15 @@ def desired(want: Want) -> list[Hook]:
     ]
 
 
-async def find(api: Api, want: Want, hooks: list[Hook]) -> list[Found]:
-    """List each scope's hooks; those of other URLs are none of our business."""
+async def find(api: Api, _want: Want, hooks: list[Hook]) -> list[Found]:
+    """List each scope's hooks."""
     found = []
     for hook in hooks:
-        page = 1
-        while True:
+        for page in pages(f"the list of {hook.scope}/hooks"):
             rows = await api.call("GET", f"/{hook.scope}/hooks?per_page={PAGE}&page={page}")
-            found += [_read(hook.scope, row) for row in rows if row["config"].get("url") == want.url]
+            found += [_read(hook.scope, row) for row in rows]
             if len(rows) < PAGE:
                 break
-            page += 1
     return found
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.wire.api import Api, WireRefused
+from gateway.wire.api import Api, WireRefused, pages
 from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 FIELDS = "id url enabled resourceTypes team { id }"
@@ -41,21 +41,22 @@ async def _ask(api: Api, query: str, variables: dict[str, Any]) -> dict[str, Any
     if not isinstance(answer, dict) or answer.get("errors") or not isinstance(answer.get("data"), dict):
         errors = answer.get("errors") if isinstance(answer, dict) else None
         said = errors[0].get("message", "") if isinstance(errors, list) and errors else "no data"
-        raise WireRefused(200, "the GraphQL call", str(said)[:200])
+        raise WireRefused(200, "the GraphQL call", api.said(str(said)))
     data: dict[str, Any] = answer["data"]
     return data
 
 
-async def find(api: Api, want: Want, hooks: list[Hook]) -> list[Found]:  # noqa: ARG001 (the list is the workspace's)
+async def find(api: Api, _want: Want, _hooks: list[Hook]) -> list[Found]:
     """List the workspace's webhooks."""
     found: list[Found] = []
     after: str | None = None
-    while True:
+    for _ in pages("the list of webhooks"):
         listed = (await _ask(api, LIST, {"after": after}))["webhooks"]
-        found += [_read(row) for row in listed["nodes"] if row["url"] == want.url]
+        found += [_read(row) for row in listed["nodes"]]
         if not listed["pageInfo"]["hasNextPage"]:
-            return found
+            break
         after = listed["pageInfo"]["endCursor"]
+    return found
 
 
 def _read(row: dict[str, Any]) -> Found:

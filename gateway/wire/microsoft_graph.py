@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from gateway.wire.api import Api, WireRefused, bearer
+from gateway.wire.api import Api, WireRefused, bearer, pages
 from gateway.wire.types import Found, Hook, Provider, Want, WireProblem, granted
 
 # At most 4,320 minutes for chatMessage; asked for with a margin, since a later time than the most is refused.
@@ -51,10 +51,12 @@ async def find(api: Api, want: Want, hooks: list[Hook]) -> list[Found]:
     wanted = {hook.scope for hook in hooks}
     found: list[Found] = []
     where = "/subscriptions"
-    while where:
+    for _ in pages("the list of subscriptions"):
         listed = await api.call("GET", where)
         found += [_read(row) for row in listed["value"] if row["notificationUrl"] == want.url or _scope(row) in wanted]
         where = listed.get("@odata.nextLink", "")
+        if not where:
+            break
     return found
 
 
@@ -100,23 +102,19 @@ async def create(api: Api, want: Want, hook: Hook, now: float) -> Found:
     return _read(await api.call("POST", "/subscriptions", body))
 
 
-async def update(api: Api, want: Want, hook: Hook, found: Found, changed: frozenset[str], now: float) -> Found:
-    """Extend, and set the address; what cannot be changed is made anew first and the old one removed after."""
-    if changed & FIXED:
-        return await replace(api, want, hook, found, now)
+async def update(api: Api, _want: Want, hook: Hook, found: Found, _changed: frozenset[str], now: float) -> Found:
+    """Extend, and set the address."""
     body = {"expirationDateTime": _until(now), "notificationUrl": hook.fields["notificationUrl"]}
     return _read(await api.call("PATCH", f"/subscriptions/{found.id}", body))
 
 
-async def replace(api: Api, want: Want, hook: Hook, found: Found, now: float) -> Found:
-    """Make a new subscription, then remove the old one: for a moment an event may come twice, and none is lost."""
-    made = await create(api, want, hook, now)
+async def remove(api: Api, ident: str) -> None:
+    """After another was made: for a moment an event may come twice, and none is lost."""
     try:
-        await api.call("DELETE", f"/subscriptions/{found.id}")
+        await api.call("DELETE", f"/subscriptions/{ident}")
     except WireRefused as refused:
         if refused.status != 404:
             raise
-    return made
 
 
 async def renew(api: Api, found: Found, now: float) -> Found:
@@ -134,6 +132,8 @@ PROVIDER = Provider(
     find=find,
     create=create,
     update=update,
+    fixed=FIXED,
+    remove=remove,
     life_s=LIFE_S,
     renew=renew,
 )

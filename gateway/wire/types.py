@@ -54,7 +54,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One hook at the provider that sends to our URL."""
+    """One hook at the provider. Those with another `url` are none of our business, but for the one that we made."""
 
     id: str
     scope: str
@@ -81,7 +81,8 @@ class Row:
     differences: tuple[Difference, ...] = ()
     expires: float | None = None
     hook: Hook | None = None
-    done: Literal["created", "updated", "renewed"] | None = None
+    done: Literal["created", "updated", "renewed", "replaced", "removed"] | None = None
+    replaced: bool = False  # surplus, and ours: another has taken its place
 
     def to_json(self) -> dict[str, Any]:
         """The row as scripts read it."""
@@ -111,5 +112,8 @@ class Provider:
     find: Callable[[Api, Want, list[Hook]], Awaitable[list[Found]]]
     create: Callable[[Api, Want, Hook, float], Awaitable[Found]]
     update: Callable[[Api, Want, Hook, Found, frozenset[str], float], Awaitable[Found]]
+    fixed: frozenset[str] = frozenset()  # what a hook cannot be given later: another takes its place
+    beyond: Mapping[str, str] = field(default_factory=dict)  # what the API shows and cannot set: what to do about it
+    remove: Callable[[Api, str], Awaitable[None]] | None = None
     life_s: float | None = None
     renew: Callable[[Api, Found, float], Awaitable[Found]] | None = None

@@ -25,6 +25,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (tmp_path / "app.pem").write_bytes(pem)
+    (tmp_path / "app.pem").chmod(0o600)
     path = tmp_path / "gateway.toml"
     path.write_text(
         '[store]\nembedded = "store"\n[github]\napp_id = 1\n'
@@ -61,6 +62,19 @@ def test_check_says_good_or_lists_every_problem(config: Path) -> None:
     status, text = run("check", "--json", "--config", str(config))
     assert status == 2
     assert set(json.loads(text)["problems"][0]) == {"file", "key", "problem", "fix"}
+
+
+def test_check_warns_of_secrets_that_others_read_or_guess(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app.pem").chmod(0o644)
+    monkeypatch.setenv("TEST_SECRET", "planted")
+    status, text = run("check", "--config", str(config))
+    assert status == 0
+    assert "github.private_key: " in text
+    assert f"chmod o= {tmp_path}/app.pem" in text
+    assert "sources.github-acme.secrets.0: env:TEST_SECRET has fewer than 16 bytes" in text
+    assert "planted" not in text
 
 
 def test_check_finds_what_a_start_would_refuse(config: Path, tmp_path: Path) -> None:

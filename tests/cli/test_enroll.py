@@ -222,6 +222,9 @@ def test_revoke_removes_entry_and_document(desk: Desk) -> None:
     assert desk.rows() == []
     assert list(desk.files()) == []
     assert desk.run("revoke", DIGEST).exit_code == 1
+    assert desk.enroll().exit_code == 0
+    (row,) = json.loads(desk.run("revoke", DIGEST, "--json").stdout)["enrollments"]
+    assert (row["digest"], {file["removed"] for file in row["files"]}) == (DIGEST, {True})
 
 
 def test_revoke_leaves_other_entries_of_a_file(desk: Desk) -> None:
@@ -290,6 +293,8 @@ def test_compile_check_says_what_changed(desk: Desk) -> None:
     result = desk.run(*check)
     assert result.exit_code == 0, result.output
     assert "unchanged" in result.output
+    unchanged = [{"connector": "linear", "digest": DIGEST, "enrolled": {DIGEST: []}}]
+    assert json.loads(desk.run(*check, "--json").stdout) == {"subscriptions": unchanged}
     consumer.write_text(
         consumer.read_text().replace("[issue-created]", "[issue-closed]").replace("33333333-", "44444444-")
     )
@@ -300,6 +305,8 @@ def test_compile_check_says_what_changed(desk: Desk) -> None:
     assert "/grants/teams: added" in result.output
     assert "/triggers/issue-created: removed" in result.output
     assert "/workflow_hash: " in result.output
+    (row,) = json.loads(desk.run(*check, "--json").stdout)["subscriptions"]
+    assert {change["pointer"] for change in row["enrolled"][DIGEST]} >= {"/grants/teams", "/workflow_hash"}
     assert json.loads((desk.enrolled / LINEAR.name).read_bytes())["digest"] == DIGEST
 
 

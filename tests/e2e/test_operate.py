@@ -1,17 +1,21 @@
 """What an operator does to a running receiver: enroll, revoke, reload, deliver, explain; each by the command."""
 
 import asyncio
+import base64
 import json
 import shutil
 import signal
 import sys
 import time
+import tomllib
 from typing import Any
 
 import aiohttp
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from gateway.demo import Stage
+from gateway.demo import KID, Stage, make_secret
 from gateway.settings import data_folder
 
 pytestmark = pytest.mark.e2e
@@ -158,7 +162,8 @@ async def test_deliver_then_deliveries_then_explain() -> None:
         assert explained["outcome"] == "forwarded"
         assert [(one["trigger"], one["matched"]) for one in explained["explanations"]] == [("issue-created", True)]
         assert (await operator.run("explain", "no-such-id"))[0] == 1
-        assert (await operator.run("deliver", "confluence-acme"))[0] == 2
+        code, _, err = await operator.run("deliver", "confluence-acme")
+        assert (code, "--key" in err) == (2, True)
         assert (await operator.run("deliver", "linear-acme", "--url", "http://127.0.0.1:1"))[0] == 3
         body = stage.folder / "body.json"
         body.write_text(
@@ -166,3 +171,56 @@ async def test_deliver_then_deliveries_then_explain() -> None:
         )
         code, _, err = await operator.run("deliver", "linear-acme", "--file", str(body))
         assert code == 1, err
+
+
+class Wide(Stage):
+    """A stage with a source of every shipped profile, and for those that sign with a private key, one of ours."""
+
+    def _configure(self) -> None:
+        super()._configure()
+        self.ed25519 = Ed25519PrivateKey.generate()
+        self.forge_pem, self.ed25519_pem = self.folder / "forge.pem", self.folder / "ed25519.pem"
+        for file, key in ((self.forge_pem, self.forge_key), (self.ed25519_pem, self.ed25519)):
+            file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        raw = self.ed25519.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        have = {sample["profile"] for sample in self.samples}
+        lines = []
+        for profile in self.profiles.values():
+            if profile.name in have:
+                continue
+            secret = raw.hex().encode() if profile.name == "discord" else make_secret(profile)
+            self._private(f"{profile.name}-own", secret)
+            lines += [f"[sources.{profile.name}-own]", f'profile = "{profile.name}"']
+            lines.append(f'secrets = ["file:{self.folder}/{profile.name}-own"]')
+            lines += [
+                f'identity.{name} = ["ours"]' for name in profile.identity if name not in profile.identity_optional
+            ]
+        self._private("public", b"whpk_" + base64.b64encode(raw))
+        lines += ["[sources.public-own]", 'profile = "standard-webhooks"', f'secrets = ["file:{self.folder}/public"]']
+        with (self.folder / "gateway.toml").open("a") as toml:
+            toml.write("\n".join(lines) + "\n")
+
+
+async def test_deliver_signs_as_the_provider_of_every_profile() -> None:
+    """What ships with a connector fires; the others are authentic, and nothing wants them."""
+    async with Wide() as stage:
+        operator = Operator(stage)
+        expected = {sample["source"]: "forwarded" for sample in stage.samples}
+        expected |= {f"{name}-own": "ignored" for name in stage.profiles} | {"public-own": "ignored"}
+        with_key = {
+            "confluence-acme": ("--key", str(stage.forge_pem), "--kid", KID),
+            "discord-own": ("--key", str(stage.ed25519_pem)),
+            "public-own": ("--key", str(stage.ed25519_pem)),
+        }
+        sources = tomllib.loads(operator.config.read_text())["sources"]
+        assert {source["profile"] for source in sources.values()} == set(stage.profiles)
+        outcomes, wanted = {}, {name: expected[name] for name in sources}
+        for name in sources:
+            code, out, err = await operator.run("deliver", name, "--json", *with_key.get(name, ()))
+            assert code == 0, (name, out, err)
+            delivery = json.loads(out)["deliveries"][0]["delivery"]
+            code, out, err = await operator.run("explain", delivery, "--json")
+            outcomes[name] = json.loads(out)["outcome"]
+            if name in with_key:
+                assert (await operator.run("deliver", name))[0] == 2
+        assert outcomes == wanted

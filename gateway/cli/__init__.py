@@ -1,5 +1,9 @@
 """The `gateway` command: one file a command; thin. Exit codes: 0 done, 1 the answer is no, 2 usage or configuration, 3 outside."""
 
+import errno
+import os
+import sys
+
 import click
 
 from gateway.cli.asks import answer_, asks
@@ -25,6 +29,8 @@ from gateway.cli.subscriptions import subscriptions
 from gateway.cli.wire import wire_
 from gateway.errors import ConfigError, Unavailable
 
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
 
 class Gateway(click.Group):
     """Translates what commands raise into messages and exit codes."""
@@ -38,6 +44,14 @@ class Gateway(click.Group):
             ctx.exit(2)
         except Unavailable as error:
             click.echo(f"unavailable: {error.reason}; try again in {error.retry_after_s} s", err=True)
+            ctx.exit(3)
+        except BrokenPipeError:  # whoever read our output has gone; what is still buffered would be told at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(3)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            click.echo(f"the output could not be written whole: {error.strerror}", err=True)
             ctx.exit(3)
 
 

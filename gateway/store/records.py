@@ -223,19 +223,6 @@ class Records:
                     return row
         return None
 
-    async def last_authentic(self, source: str) -> float | None:
-        """Return when the newest proven delivery of a source arrived, None where no record is kept."""
-
-        async def work(redis: Any) -> list[list[tuple[str, float]]]:
-            pipe = redis.pipeline(transaction=False)
-            for name in ("admitted", "authentic"):
-                pipe.zrange(f"{prefix(source)}rec:{name}:at", 0, 0, desc=True, withscores=True)
-            found: list[list[tuple[str, float]]] = await pipe.execute()
-            return found
-
-        times = [score / 1000 for rows in await self._client.call(work) for _, score in rows]
-        return max(times, default=None)
-
     async def projected(self, source: str, delivery: str) -> tuple[QueueEntry, ...]:
         """Return the projected events that a delivery queued, for a replay; empty once its record was trimmed."""
 

@@ -47,7 +47,7 @@ def delivery_query(params: Mapping[str, str]) -> dict[str, Any]:
     if outcome is not None and outcome not in set(Outcome):
         raise ValueError("outcome must be one of " + ", ".join(Outcome))
     limit = params.get("limit", "100")
-    if not (limit.isascii() and limit.isdecimal()) or not 1 <= int(limit[:4]) <= 500:
+    if not (limit.isascii() and limit.isdecimal() and len(limit) < 5 and 1 <= int(limit) <= 500):
         raise ValueError("limit must be 1 to 500")
     return {"source": params.get("source"), "outcome": outcome, "limit": int(limit), "before": params.get("next")}
 

@@ -20,6 +20,7 @@ from gateway.suspension import State as Standing
 from gateway.suspension import state_of
 
 State = Literal["flowing", "new", "silent", "failing", "stuck", "unknown"]
+ORDER: tuple[State, ...] = ("failing", "stuck", "silent", "new", "flowing")
 GOOD = (Outcome.FORWARDED, Outcome.DUPLICATE, Outcome.IGNORED, Outcome.HANDSHAKE)
 UNPROVEN = "unproven"  # a handshake that anybody may ask for: neither good nor refused
 RECENT = 3600 // BUCKET_S + 1

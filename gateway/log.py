@@ -1,5 +1,6 @@
 """Structured logs: one line a boundary decision. JSON off a terminal, readable on one. Never a header, body or secret."""
 
+import json
 import logging
 import sys
 from collections.abc import Mapping
@@ -31,7 +32,10 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             **_fields(record),
         }
-        return orjson.dumps(line, default=str).decode()
+        try:
+            return orjson.dumps(line, default=str).decode()
+        except TypeError:  # a lone surrogate: the line is worth more than its speed
+            return json.dumps(line, default=str)
 
 
 class TextFormatter(logging.Formatter):
@@ -41,10 +45,15 @@ class TextFormatter(logging.Formatter):
         """Return the line."""
         fields = _fields(record)
         name = fields.pop("event")
-        pairs = " ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
+        pairs = " ".join(f"{key}={_shown(value)}" for key, value in fields.items() if value is not None)
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         mark = "" if record.levelno < logging.WARNING else f"{record.levelname} "
         return f"{time} {mark}{name} {pairs}".rstrip()
+
+
+def _shown(value: Any) -> str:
+    """A value that can neither begin another line nor steer a terminal."""
+    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in str(value))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

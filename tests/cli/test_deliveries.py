@@ -71,6 +71,18 @@ def test_pages_go_on_where_the_one_before_ended(config: Path) -> None:
     assert gateway(config, "deliveries", "--source", "nobody").exit_code == 2
 
 
+def test_explaining_by_id_says_what_became_of_it(config: Path) -> None:
+    [forwarded] = json.loads(gateway(config, "deliveries", "--outcome", "forwarded", "--json").stdout)["deliveries"]
+    told = json.loads(gateway(config, "explain", forwarded["id"], "--json").stdout)
+    [dispatch] = told["dispatches"]
+    assert (dispatch["status"], dispatch["attempts"], dispatch["admitted"]) == ("queued", 0, False)
+    text = gateway(config, "explain", forwarded["id"]).stdout
+    assert f"dispatch {dispatch['id']}  queued, 0 attempts, no run admitted" in text
+    refused = json.loads(gateway(config, "deliveries", "--outcome", "rejected", "--json").stdout)["deliveries"][0]
+    assert gateway(config, "explain", refused["id"]).stdout == "linear-acme rejected: signature\n"
+    assert gateway(config, "explain", "\ud800").exit_code in {1, 3}
+
+
 def export(config: Path) -> list[str]:
     return [sys.executable, "-m", "gateway", "deliveries", "--export", "--config", str(config)]
 

@@ -142,6 +142,9 @@ class Api:
         _known(request)
         return {"asks": [ask_row(one) for one in (await self._looked()).asks]}
 
+    async def _names(self) -> list[str]:
+        return [one.name for one in (await self._looked()).sources]
+
     async def _looked(self) -> Look:
         look = await self._lookout.look()
         if look.away is not None:
@@ -183,12 +186,11 @@ class Api:
             case {"ids": list(ids)} if len(body) == 1 and ids and all(isinstance(one, str) for one in ids):
                 return ids[:1000]
             case {"source": str(source)} if len(body) == 1:
-                if source not in self._configuration().sources:
+                if source not in await self._names():
                     raise Wrong(404, "no such source")
                 return await self._acts.letters(source)
             case {"all": True} if len(body) == 1:
-                names = self._configuration().sources
-                return [one for name in names for one in await self._acts.letters(name)]
+                return [one for name in await self._names() for one in await self._acts.letters(name)]
         raise Wrong(400, 'give exactly one of {"ids": [...]}, {"source": NAME} and {"all": true}')
 
 

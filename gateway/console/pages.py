@@ -234,7 +234,7 @@ class Pages:
         look = await self._lookout.look()
         source = self._gateway.configuration.sources.get(name)
         if source is None:
-            raise Wrong(404, "No source has this name.")
+            raise Wrong(404, "No configured source has this name.")
         health: SourceHealth | None = next((one for one in look.sources if one.name == name), None)
         if health is None:
             raise Unavailable(look.away or "store-away")
@@ -290,8 +290,12 @@ class Pages:
 
     async def _settle(self, _request: Request, operator: Operator, fields: dict[str, list[str]]) -> Response:
         ids = fields.get("id", [])[:1000]
-        if (source := fields.get("source", [""])[0]) and source in self._gateway.configuration.sources:
+        if source := fields.get("source", [""])[0]:
+            if source not in {one.name for one in (await self._lookout.look()).sources}:
+                raise Wrong(404, "No source has this name.")
             ids = await self._acts.letters(source)
+        if not ids:
+            raise Wrong(400, "Choose at least one dead letter.")
         match fields.get("act", [""])[0]:
             case "replay":
                 await self._acts.replay(operator, ids)

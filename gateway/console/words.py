@@ -128,7 +128,7 @@ HEALTH: dict[str, str] = {
     "silent": "No authentic delivery for longer than expected.",
     "failing": "Most of what arrives is refused.",
     "stuck": "Events wait for more than 15 minutes.",
-    "unknown": "The store does not answer.",
+    "removed": "No longer configured; what it left is still here.",
 }
 
 
@@ -162,7 +162,7 @@ def summary(look: Look) -> str:
         return "The store does not answer: nothing is known, and deliveries are answered 503."
     count = {state: sum(one.state == state for one in look.sources) for state in ORDER}
     held = sum(row.state != "active" for row in look.subscriptions)
-    wrong = [f"{count[state]} {state}" for state in ("failing", "stuck", "silent") if count[state]]
+    wrong = [f"{count[state]} {state}" for state in ORDER[:4] if count[state]]
     for number, one, several in (
         (look.dead, "dead letter", "dead letters"),
         (len(look.asks), "ask", "asks"),

@@ -52,7 +52,7 @@ async def test_a_form_of_another_site_changes_nothing(client: Client) -> None:
     ):
         assert (await client.form("/dead", fields, **headers)).status == 403
     good = {"origin": "http://localhost:8081", "sec-fetch-site": "same-origin"}
-    assert (await client.form("/dead", {"act": "replay", "csrf": csrf}, **good)).status == 303
+    assert (await client.form("/dead", {"act": "replay", "id": "x", "csrf": csrf}, **good)).status == 303
     other = {"content-type": "text/plain"}
     assert (await client.call("POST", "/dead", f"act=replay&csrf={csrf}".encode(), other)).status == 415
     assert (await client.form("/login", {"token": TOKEN}, origin="https://evil.example")).status == 403

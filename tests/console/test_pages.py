@@ -12,7 +12,7 @@ from gateway import console
 from gateway.console import words
 from gateway.console.picture import COLUMNS, draw
 from gateway.samples import load_samples
-from gateway.store import BUCKETS, Flow
+from gateway.store import BUCKETS, Flow, records
 from tests.console.client import Client
 from tests.console.reasons import rejections
 from tests.console.test_api import make_dead
@@ -161,6 +161,19 @@ async def test_what_a_removed_source_left_is_seen_and_can_be_settled(client: Cli
     await here.lookout.look(fresh=True)
     assert (await here.get("/api/v1/sources")).json()["sources"] == []
     assert "No source is configured." in (await here.get("/")).text
+
+
+async def test_a_rare_outcome_among_many_is_searched_further_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SCAN", 2)
+    csrf = await client.log_in()
+    for _ in range(3):
+        await client.form("/sources/linear-acme/test", {"csrf": csrf})
+    text = (await client.get("/deliveries?outcome=ignored")).text
+    further = text.partition('href="/deliveries?')[2].partition('"')[0].replace("&amp;", "&")
+    assert "Look further back" in text
+    assert "No delivery fits." in (await client.get(f"/deliveries?{further}")).text
 
 
 async def test_the_headline_names_all_that_needs_somebody(client: Client) -> None:

@@ -54,6 +54,7 @@ def admin_app(gateway: Gateway, lookout: Lookout | None = None) -> ASGIApp:
         *pages.routes(),
     ]
     app = Starlette(routes=routes, exception_handlers=pages.errors())
+    app.router.redirect_slashes = False  # a redirect would repeat the client's own Host and scheme
     return Guard(app, lambda: tuple(name.lower() for name in settings().admin_hosts))
 
 

@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from gateway.delivery import Outcome
 from gateway.store import Dispatch, Store
+
+EXPORT_BATCH = 500
 
 
 async def delivery_page(store: Store, params: Mapping[str, str]) -> dict[str, Any]:
@@ -47,20 +50,26 @@ def delivery_query(params: Mapping[str, str]) -> dict[str, Any]:
     if outcome is not None and outcome not in set(Outcome):
         raise ValueError("outcome must be one of " + ", ".join(Outcome))
     limit = params.get("limit", "100")
-    if not (limit.isascii() and limit.isdecimal()) or not 1 <= int(limit[:4]) <= 500:
+    if not (limit.isascii() and limit.isdecimal() and len(limit) < 5 and 1 <= int(limit) <= 500):
         raise ValueError("limit must be 1 to 500")
     return {"source": params.get("source"), "outcome": outcome, "limit": int(limit), "before": params.get("next")}
 
 
 async def export(store: Store, *, source: str | None = None, outcome: str | None = None) -> AsyncIterator[str]:
     """Yield every record there is, newest first, as the API gives it: one line of an export each."""
-    before = None
-    while True:
-        page = await store.deliveries(source=source, outcome=outcome, limit=500, before=before)
-        named = [ident for row in page.rows for ident in row.get("dispatch_ids", ())]
-        known = {d.id: d for d in await store.dispatches(named)}
-        for row in page.rows:
-            yield json.dumps(delivery_row(row, known), separators=(",", ":"))
-        if page.next is None:
-            return
-        before = page.next
+    batch: list[dict[str, Any]] = []
+    async with aclosing(store.newest(source, outcome)) as rows:
+        async for _, row in rows:
+            if outcome is None or row["outcome"] == outcome:
+                batch.append(row)
+            if len(batch) == EXPORT_BATCH:
+                for line in await _lines(store, batch):
+                    yield line
+                batch.clear()
+    for line in await _lines(store, batch):
+        yield line
+
+
+async def _lines(store: Store, rows: list[dict[str, Any]]) -> list[str]:
+    known = {d.id: d for d in await store.dispatches([ident for row in rows for ident in row.get("dispatch_ids", ())])}
+    return [json.dumps(delivery_row(row, known), separators=(",", ":")) for row in rows]

@@ -19,7 +19,8 @@ from gateway.subscriptions import Enrolled
 from gateway.suspension import State as Standing
 from gateway.suspension import state_of
 
-State = Literal["flowing", "new", "silent", "failing", "stuck", "unknown"]
+State = Literal["flowing", "new", "silent", "failing", "stuck", "removed"]
+ORDER: tuple[State, ...] = ("failing", "stuck", "removed", "silent", "new", "flowing")
 GOOD = (Outcome.FORWARDED, Outcome.DUPLICATE, Outcome.IGNORED, Outcome.HANDSHAKE)
 UNPROVEN = "unproven"  # a handshake that anybody may ask for: neither good nor refused
 RECENT = 3600 // BUCKET_S + 1
@@ -118,17 +119,21 @@ async def look(configuration: Configuration, store: Store, now: float) -> Look:
 async def _look(configuration: Configuration, store: Store, now: float) -> Look:
     sources, lanes, asks = [], [], []
     parked, suspended = await store.parked(now), await store.suspended()
-    for name, source in configuration.sources.items():
+    for name in (*configuration.sources, *sorted(await store.sources() - configuration.sources.keys())):
         flow, depth = await asyncio.gather(store.flow(name, now), store.depth(name))
+        source = configuration.sources.get(name)
+        if source is None and not (depth.dead or depth.lanes):
+            continue
         letters = tuple(await store.dead_letters(name, LETTERS)) if depth.dead else ()
         if depth.lanes:
             lanes += await store.lanes(name)
             asks += await _asked(store, name)
-        state = judge(flow, depth, now, configuration.settings.sources[name].silent_after_s)
+        state: State = "removed"
+        if source is not None:
+            state = judge(flow, depth, now, configuration.settings.sources[name].silent_after_s)
+        profile = source.profile.name if source is not None else ""
         refused, recent = flow.last.get(Outcome.REJECTED), flow.total(Outcome.REJECTED, RECENT)
-        sources.append(
-            SourceHealth(name, source.profile.name, state, last_good(flow), refused, recent, flow, depth, letters)
-        )
+        sources.append(SourceHealth(name, profile, state, last_good(flow), refused, recent, flow, depth, letters))
     asks.sort(key=lambda one: one.expires)
     return Look(now, None, tuple(sources), tuple(lanes), parked, rows(configuration, suspended), tuple(asks))
 

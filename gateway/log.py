@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import sys
 import time
@@ -83,7 +84,10 @@ class JsonFormatter(logging.Formatter):
 
 def _json(at: float, level: int, fields: Mapping[str, Any]) -> str:
     shown = {"time": f"{_second(int(at))}.{int(at % 1 * 1000):03}+00:00", "level": _level(level), **fields}
-    return orjson.dumps(shown, default=str).decode()
+    try:
+        return orjson.dumps(shown, default=str).decode()
+    except TypeError:  # a lone surrogate: the line is worth more than its speed
+        return json.dumps(shown, default=str)
 
 
 @lru_cache(maxsize=4)
@@ -103,10 +107,15 @@ class TextFormatter(logging.Formatter):
         """Return the line."""
         fields = _fields(record)
         name = fields.pop("event")
-        pairs = " ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
+        pairs = " ".join(f"{key}={_shown(value)}" for key, value in fields.items() if value is not None)
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         mark = "" if record.levelno < logging.WARNING else f"{record.levelname} "
         return f"{time} {mark}{name} {pairs}".rstrip()
+
+
+def _shown(value: Any) -> str:
+    """A value that can neither begin another line nor steer a terminal."""
+    return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in str(value))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Gauges:
     rates: Mapping[int, Rate] = field(default_factory=dict)
 
 
-HEALTH = ("flowing", "new", "silent", "failing", "stuck", "unknown")
+HEALTH = ("flowing", "new", "silent", "failing", "stuck", "removed")
 NEVER = float("inf")  # an age that no rule takes for healthy
 
 

@@ -43,6 +43,7 @@ NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 ENGINE_NEEDS = {"hypercorn": (), "uvicorn": ("uvicorn", "httptools")}
 MODES = ("auto", "ask", "deny")
 SECRET_BYTES = 65_536  # more is no secret but a wrong file
+LEAST_TOKEN = 16  # bytes of an operator's token
 GITHUB_ACTIONS_BOT = 41898282  # https://api.github.com/users/github-actions%5Bbot%5D: any job's token acts as it
 Mode = Literal["auto", "ask", "deny"]
 Stamp = tuple[tuple[str, int, int, int], ...]  # name, time of change, size and inode of each file
@@ -497,9 +498,9 @@ def _operator_problems(path: Path, settings: Settings, profiles: Mapping[str, Pr
     """What an operator's own secrets must be: a token long enough to withstand guessing, a Standard Webhooks secret."""
     fix = "use 16 or more random characters, such as the output of: openssl rand -base64 24"
     problems = [
-        Problem(str(path), f"server.operator_tokens.{place}", f"{reference} is shorter than 16 bytes", fix)
+        Problem(str(path), f"server.operator_tokens.{place}", f"{reference} is shorter than {LEAST_TOKEN} bytes", fix)
         for place, reference in enumerate(settings.server.operator_tokens)
-        if _unresolved(reference) is None and len(resolve(reference)) < 16
+        if _unresolved(reference) is None and len(resolve(reference)) < LEAST_TOKEN
     ]
     notifications = settings.notifications
     if notifications is not None and _unresolved(notifications.secret) is None:

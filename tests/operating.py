@@ -74,6 +74,7 @@ async def admit(store: Store, configuration: Configuration, number: int = 1, now
     delivery = uuid7()
     entry = QueueEntry(lane, json.dumps(event, separators=(",", ":"), sort_keys=True), delivery)
     record = {"id": delivery, "source": "linear-acme", "received_at": now, "outcome": "forwarded", "reason": None}
+    record["subscriptions"] = []
     item = AdmitItem((f"id:{delivery}",), 3600, None, (entry,))
     await store.admit(Admit("linear-acme", delivery, (item,), json.dumps(record), now))
     return Queued(delivery, lane, url)

@@ -52,6 +52,21 @@ def test_a_terminal_gets_the_same_for_eyes() -> None:
     assert text.endswith("WARNING delivery source=s")
 
 
+@pytest.mark.parametrize(
+    "value", ["a\nlevel=error forged", "\x1b[31mred", "a\rb", "\x9b2J", "\u2028", "\ud800", "\x00"]
+)
+def test_a_value_neither_begins_a_line_nor_steers_a_terminal(value: str) -> None:
+    for text in (
+        log.TextFormatter().format(record(fields={"source": value})),
+        log.JsonFormatter().format(record(fields={"source": value})),
+    ):
+        assert not {"\n", "\r"} & set(text)
+        assert "\x1b" not in text
+        text.encode()
+    assert "\x9b" not in log.TextFormatter().format(record(fields={"source": value}))
+    assert line(record(fields={"source": value}))["source"] == value
+
+
 def test_configure_writes_json_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     before = logging.getLogger().handlers[:]
     try:

@@ -1,5 +1,6 @@
 """`gateway wire` as an operator runs it: against doubles in a process of their own."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from gateway.cli import main
 from gateway.profiles import load_profiles
 from gateway.settings import data_folder, load_configuration
+from gateway.store import Store
 from gateway.wire import BY_PROFILE, instructions, want_for
 from tests.operating import gateway, write
 from tests.valkey import PrivateValkey
@@ -126,10 +128,20 @@ def test_providers_without_an_api_get_exact_steps(
 def test_without_an_api_check_looks_for_a_genuine_delivery(server: PrivateValkey, config: Path) -> None:
     explained(config, "stripe", "")
     assert gateway(config, "wire", "stripe-acme", "--check").exit_code == 1
-    with server.client() as client:
-        client.zadd("gw:{stripe-acme}:rec:authentic:at", {"d": time.time() * 1000})
+    at = time.time() - 3600
+
+    async def arrive(kind: str) -> None:
+        store = await Store.open(server.url, require=True)
+        await store.add_flow("stripe-acme", {kind: (1, at)}, at)
+        await store.close()
+
+    asyncio.run(arrive("rejected"))
+    assert gateway(config, "wire", "stripe-acme", "--check").exit_code == 1
+    asyncio.run(arrive("ignored"))
     seen = gateway(config, "wire", "stripe-acme", "--check", "--json")
-    assert (seen.exit_code, json.loads(seen.stdout)["hooks"][0]["state"]) == (0, "unverifiable")
+    [row] = json.loads(seen.stdout)["hooks"]
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    assert (seen.exit_code, row["state"], row["last_delivery"]) == (0, "unverifiable", moment)
     assert "last genuine delivery" in gateway(config, "wire", "stripe-acme", "--check").stdout
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 from typing import Any
 
@@ -41,7 +42,7 @@ class Gateway(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().main(*args, **kwargs)
-        except OSError as error:  # a closed pipe is click's to end quietly
+        except OSError as error:
             where = "" if error.filename is None else f"{error.filename}: "
             with contextlib.suppress(OSError):
                 click.echo(f"failed: {where}{error.strerror or error}", err=True)
@@ -56,6 +57,9 @@ class Gateway(click.Group):
             ctx.exit(2)
         except Unavailable as error:
             click.echo(f"unavailable: {error.reason}; try again in {error.retry_after_s} s", err=True)
+            ctx.exit(3)
+        except BrokenPipeError:  # whoever read our output has gone; what is still buffered would be told at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(3)
 
 

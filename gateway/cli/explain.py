@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
+from gateway.deliveries import one_delivery
 from gateway.delivery import RawDelivery
 from gateway.explain import Explanation
 from gateway.explain import explain as explain_delivery
@@ -76,7 +78,10 @@ def read_headers(file: Path | None) -> tuple[tuple[bytes, bytes], ...]:
         for pair in pairs
     ):
         raise click.BadParameter("is no object of texts and no list of pairs", param_hint="--headers")
-    return tuple((name.lower().encode(), value.encode()) for name, value in pairs)
+    try:
+        return tuple((name.lower().encode(), value.encode()) for name, value in pairs)
+    except UnicodeEncodeError:
+        raise click.BadParameter("has a lone surrogate, which no header can hold", param_hint="--headers") from None
 
 
 def _show(found: Explanation) -> None:
@@ -104,18 +109,25 @@ def line(digest: str, trigger: str, row: Mapping[str, Any]) -> str:
 
 
 def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
-    record = ask(load_base(config), lambda store: store.delivery(delivery))
+    record = ask(load_base(config), lambda store: one_delivery(store, delivery))
     if record is None:
         click.echo(f"no record has the id {delivery}; see: gateway deliveries", err=True)
         raise SystemExit(1)
     rows = record["subscriptions"]
     if as_json:
         body = {"outcome": record["outcome"], "reason": record["reason"], "explanations": rows}
-        click.echo(json.dumps(body | {"source": record["source"], "dispatches": record["dispatch_ids"]}))
+        click.echo(json.dumps(body | {"source": record["source"], "dispatches": record["dispatches"]}))
         return
     reason = f": {record['reason']}" if record["reason"] else ""
     click.echo(f"{record['source']} {record['outcome']}{reason}")
+    if record.get("first"):
+        click.echo(f"first delivery {record['first']}")
     for row in rows:
         click.echo(line(row["digest"], row["trigger"], row))
-    for dispatch in record["dispatch_ids"]:
-        click.echo(f"dispatch {dispatch}")
+    for item in record.get("items", ()):
+        click.echo(f"item {item['index']}  rejected: {item['reason']}")
+    for one in record["dispatches"]:
+        reason = f" ({one['reason']})" if one["reason"] else ""
+        admitted = f"run admitted {moment(one['admitted_at'])}" if one["admitted"] else "no run admitted"
+        tries = f"{one['attempts']} attempt{'s' if one['attempts'] != 1 else ''}"
+        click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {admitted}")

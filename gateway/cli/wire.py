@@ -12,6 +12,7 @@ from gateway import audit, wire
 from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
 from gateway.github import open_session
+from gateway.health import last_good
 from gateway.settings import Configuration, load_configuration
 from gateway.storage import opened
 from gateway.store import uuid7
@@ -94,7 +95,7 @@ async def _explain(configuration: Configuration, name: str, *, check: bool, as_j
     source = configuration.sources[name]
     if check:
         async with opened(configuration) as store:
-            seen = await store.last_authentic(name)
+            seen = last_good(await store.flow(name, time.time()))
         row = {"scope": name, "state": "unverifiable" if seen else "missing", "last_delivery": moment(seen)}
         if as_json:
             click.echo(json.dumps({"hooks": [row]}))

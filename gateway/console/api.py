@@ -70,17 +70,17 @@ class Api:
 
     # -- who may ----------------------------------------------------------------------------------------------------
 
-    def may_read(self, request: Request) -> bool:
+    async def may_read(self, request: Request) -> bool:
         """Anybody on this machine; from elsewhere an operator."""
         return (
             is_local(request.scope)
-            or self._operators.of_session(request) is not None
+            or await self._operators.of_session(request, self._store) is not None
             or self._operators.of_bearer(request) is not None
         )
 
     def _reading(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def read(request: Request) -> Response:
-            if not self.may_read(request):
+            if not await self.may_read(request):
                 return refused()
             return await _answer(handler(request))
 
@@ -129,15 +129,21 @@ class Api:
         """Dead letters, newest first a source."""
         _known(request, "source", "limit", "offset")
         limit, offset = _number(request, "limit", 100, 1, 500), _number(request, "offset", 0, 0, 1_000_000)
-        source = request.query_params.get("source")
-        names = [source] if source else list(self._configuration().sources)
-        letters = [one for name in names for one in await self._store.dead_letters(name, limit, offset)]
-        return {"dead": [dead_row(one) for one in letters[:limit]]}
+        source, skip, letters = request.query_params.get("source"), offset, list[Dispatch]()
+        for one in (await self._looked()).sources:
+            if source in {None, one.name} and len(letters) < limit:
+                if skip < one.depth.dead:
+                    letters += await self._store.dead_letters(one.name, limit - len(letters), skip)
+                skip = max(0, skip - one.depth.dead)
+        return {"dead": [dead_row(one) for one in letters]}
 
     async def asks(self, request: Request) -> Any:
         """Dispatches that wait for an operator."""
         _known(request)
         return {"asks": [ask_row(one) for one in (await self._looked()).asks]}
+
+    async def _names(self) -> list[str]:
+        return [one.name for one in (await self._looked()).sources]
 
     async def _looked(self) -> Look:
         look = await self._lookout.look()
@@ -180,10 +186,11 @@ class Api:
             case {"ids": list(ids)} if len(body) == 1 and ids and all(isinstance(one, str) for one in ids):
                 return ids[:1000]
             case {"source": str(source)} if len(body) == 1:
+                if source not in await self._names():
+                    raise Wrong(404, "no such source")
                 return await self._acts.letters(source)
             case {"all": True} if len(body) == 1:
-                names = self._configuration().sources
-                return [one for name in names for one in await self._acts.letters(name)]
+                return [one for name in await self._names() for one in await self._acts.letters(name)]
         raise Wrong(400, 'give exactly one of {"ids": [...]}, {"source": NAME} and {"all": true}')
 
 

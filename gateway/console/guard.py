@@ -42,7 +42,10 @@ def host_name(headers: Headers) -> str | None:
 
 
 class Guard:
-    """Refuses a foreign `Host` with 421 before anything else is looked at, and adds the headers to every answer."""
+    """Refuses a foreign `Host` with 421 before anything else is looked at, and adds the headers to every answer.
+
+    Two framings of one body, which a proxy in front may read otherwise than we do, are 400.
+    """
 
     def __init__(self, app: ASGIApp, own: Callable[[], tuple[str, ...]]) -> None:
         self._app, self._own = app, own
@@ -60,6 +63,11 @@ class Guard:
             headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
             await send({"type": "http.response.start", "status": 421, "headers": headers})
             await send({"type": "http.response.body", "body": body})
+            return
+
+        if {"content-length", "transfer-encoding"} <= set(Headers(scope=scope)):
+            await send({"type": "http.response.start", "status": 400, "headers": [(b"connection", b"close")]})
+            await send({"type": "http.response.body", "body": b""})
             return
 
         async def guarded(message: Message) -> None:

@@ -1,9 +1,8 @@
 """The pages: server-rendered, live by fetching themselves anew. Every one but the login needs an operator's session."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -23,7 +22,7 @@ from gateway.console.session import COOKIE, Operator, Operators, good_form, keep
 from gateway.deliveries import delivery_page, one_delivery
 from gateway.delivery import Outcome
 from gateway.errors import Unavailable
-from gateway.health import Look, Lookout, SourceHealth
+from gateway.health import ORDER, Lookout, SourceHealth
 from gateway.tracing import trace_id
 
 Page = Callable[[Request, Operator], Awaitable[Response]]
@@ -33,7 +32,6 @@ NOT_ANSWERED = {
     "already": "It was answered before: the first answer stands.",
     "expired": "The question has ended: the dispatch is, or will be, a dead letter.",
 }
-ORDER = ("unknown", "failing", "stuck", "silent", "new", "flowing")
 
 
 class Pages:
@@ -48,7 +46,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {"age": words.age, "clock": clock, "utc": utc, "short": short}
+        self._templates.filters |= {"age": words.age, "utc": words.utc, "short": words.short}
         self._templates.globals |= {
             "health_words": words.HEALTH,
             "dispatch_words": words.DISPATCH,
@@ -87,8 +85,9 @@ class Pages:
 
         async def plain(request: Request, error: Exception) -> Response:
             assert isinstance(error, HTTPException)
+            operator = await self._operators.of_session(request, self._gateway.store)
             return self._told(
-                request, error.status_code, "Not found" if error.status_code == 404 else "Not possible", ""
+                error.status_code, "Not found" if error.status_code == 404 else "Not possible", "", operator
             )
 
         return {HTTPException: plain}
@@ -97,42 +96,42 @@ class Pages:
 
     def _shown(self, show: Page) -> Callable[[Request], Awaitable[Response]]:
         async def get(request: Request) -> Response:
-            operator = self._operators.of_session(request)
+            operator = await self._operators.of_session(request, self._gateway.store)
             if operator is None:
                 after = "?kept=no" if "signed-in" in request.query_params else ""
                 return RedirectResponse(f"/login{after}", 303)
-            return await self._safely(request, show(request, operator))
+            return await self._safely(operator, show(request, operator))
 
         return get
 
     def _changed(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
         async def post(request: Request) -> Response:
-            operator = self._operators.of_session(request)
+            operator = await self._operators.of_session(request, self._gateway.store)
             if operator is None:
                 return RedirectResponse("/login", 303)
             try:
                 fields = await _form(request)
             except Wrong as error:
-                return self._told(request, error.status, "Not possible", error.text)
+                return self._told(error.status, "Not possible", error.text, operator)
             if not same_origin(request) or not good_form(operator, fields.get("csrf", [""])[0]):
-                return self._told(
-                    request, 403, "Refused", "This form was not made for your session. Load the page anew."
-                )
-            return await self._safely(request, change(request, operator, fields))
+                text = "This form was not made for your session. Load the page anew."
+                return self._told(403, "Refused", text, operator)
+            return await self._safely(operator, change(request, operator, fields))
 
         return post
 
-    async def _safely(self, request: Request, work: Awaitable[Response]) -> Response:
+    async def _safely(self, operator: Operator, work: Awaitable[Response]) -> Response:
         try:
             return await work
         except Unavailable as error:
             text = f"The store does not answer ({error.reason}). Deliveries are answered 503 until it is back."
-            return self._told(request, 503, "The store is away", text)
+            return self._told(503, "The store is away", text, operator)
         except Wrong as error:
-            return self._told(request, error.status, "Not found" if error.status == 404 else "Not possible", error.text)
+            title = "Not found" if error.status == 404 else "Not possible"
+            return self._told(error.status, title, error.text, operator)
 
     async def _login_page(self, request: Request) -> Response:
-        if self._operators.of_session(request) is not None:
+        if await self._operators.of_session(request, self._gateway.store) is not None:
             return RedirectResponse("/", 303)
         return self._login_form(200, "kept" if request.query_params.get("kept") == "no" else "")
 
@@ -141,14 +140,14 @@ class Pages:
 
     async def _login(self, request: Request) -> Response:
         if not same_origin(request):
-            return self._told(request, 403, "Refused", "Log in on the login page.")
+            return self._told(403, "Refused", "Log in on the login page.")
         try:
             fields = await _form(request)
         except Wrong as error:
-            return self._told(request, error.status, "Not possible", error.text)
-        if self._operators.locked:
+            return self._told(error.status, "Not possible", error.text)
+        if self._operators.locked(request):
             return self._login_form(429, "locked")
-        cookie = self._operators.login(fields.get("token", [""])[0].strip())
+        cookie = self._operators.login_of(request, fields.get("token", [""])[0].strip())
         if cookie is None:
             log.event("login-refused")
             return self._login_form(401, "wrong")
@@ -158,7 +157,9 @@ class Pages:
         keep(response, request, cookie)
         return response
 
-    async def _logout(self, _request: Request, _operator: Operator, _fields: dict[str, list[str]]) -> Response:
+    async def _logout(self, _request: Request, operator: Operator, _fields: dict[str, list[str]]) -> Response:
+        with suppress(Unavailable):  # the browser forgets it all the same, and this process too
+            await self._operators.end(operator, self._gateway.store)
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE, path="/")
         return response
@@ -178,7 +179,7 @@ class Pages:
             lanes=sorted(look.lanes, key=lambda lane: (lane.head.sealed_at if lane.head else None) or lane.due)[:20],
             known=known,
             suspended=[row for row in look.subscriptions if row.state != "active"],
-            summary=summary(look),
+            summary=words.summary(look),
             enrolled=len(known),
         )
 
@@ -188,7 +189,7 @@ class Pages:
             return (
                 RedirectResponse(f"/deliveries/{ident.strip()[:64]}", 303)
                 if _is_id(ident)
-                else self._no_delivery(request)
+                else self._no_delivery(operator)
             )
         try:
             page = await delivery_page(self._gateway.store, {"limit": "50", **params})
@@ -205,14 +206,14 @@ class Pages:
             chosen=params,
         )
 
-    def _no_delivery(self, request: Request) -> Response:
-        return self._told(request, 404, "Not found", "No such delivery, or its record was trimmed.")
+    def _no_delivery(self, operator: Operator) -> Response:
+        return self._told(404, "Not found", "No such delivery, or its record was trimmed.", operator)
 
     async def _delivery(self, request: Request, operator: Operator) -> Response:
         ident = request.path_params["id"]
         row = await one_delivery(self._gateway.store, ident) if _is_id(ident) else None
         if row is None:
-            return self._no_delivery(request)
+            return self._no_delivery(operator)
         known = {one.subscription.digest: one for one in self._gateway.configuration.enrolled}
         told = words.words(row["outcome"], row["reason"])
         traces = self._gateway.watch.traces
@@ -223,7 +224,7 @@ class Pages:
             row=row,
             words=told,
             items=row.get("items", ()),
-            steps=steps(row, told),
+            steps=words.steps(row, told),
             known=known,
             trace=f"{trace_id(ident):032x}" if traced else None,
         )
@@ -233,7 +234,7 @@ class Pages:
         look = await self._lookout.look()
         source = self._gateway.configuration.sources.get(name)
         if source is None:
-            raise Wrong(404, "No source has this name.")
+            raise Wrong(404, "No configured source has this name.")
         health: SourceHealth | None = next((one for one in look.sources if one.name == name), None)
         if health is None:
             raise Unavailable(look.away or "store-away")
@@ -289,8 +290,12 @@ class Pages:
 
     async def _settle(self, _request: Request, operator: Operator, fields: dict[str, list[str]]) -> Response:
         ids = fields.get("id", [])[:1000]
-        if (source := fields.get("source", [""])[0]) and source in self._gateway.configuration.sources:
+        if source := fields.get("source", [""])[0]:
+            if source not in {one.name for one in (await self._lookout.look()).sources}:
+                raise Wrong(404, "No source has this name.")
             ids = await self._acts.letters(source)
+        if not ids:
+            raise Wrong(400, "Choose at least one dead letter.")
         match fields.get("act", [""])[0]:
             case "replay":
                 await self._acts.replay(operator, ids)
@@ -320,52 +325,12 @@ class Pages:
 
     # -- rendering ---------------------------------------------------------------------------------------------------
 
-    def _told(self, request: Request, status: int, title: str, text: str) -> Response:
-        operator = self._operators.of_session(request)
+    def _told(self, status: int, title: str, text: str, operator: Operator | None = None) -> Response:
         return self._render("told.html", status, operator=operator, title=title, text=text)
 
     def _render(self, name: str, status: int = 200, **values: Any) -> Response:
         template = self._templates.get_template(name)
         return HTMLResponse(template.render({"operator": None, "now": time.time(), **values}), status)
-
-
-def summary(look: Look) -> str:
-    """The state of everything in one sentence, for the headline and for a screen reader when it changes."""
-    if look.away is not None:
-        return "The store does not answer: nothing is known, and deliveries are answered 503."
-    count = {state: sum(one.state == state for one in look.sources) for state in ORDER}
-    wrong = [f"{count[state]} {state}" for state in ("failing", "stuck", "silent") if count[state]]
-    if wrong:
-        return "Needs a look: " + ", ".join(wrong) + "."
-    if look.dead or look.asks:
-        return "Events flow; something waits for you."
-    if not count["flowing"]:
-        return "Nothing has arrived yet." if look.sources else "No source is configured."
-    return "Events flow." if not count["new"] else f"Events flow; {count['new']} without a delivery yet."
-
-
-def steps(row: Mapping[str, Any], told: words.Words) -> list[tuple[str, str]]:
-    """The stages of a delivery, each `done`, `stopped` or `not reached`."""
-    if row["outcome"] == Outcome.FORWARDED:
-        return [*((step, "done") for step in words.STEPS), *_sent(row["dispatches"])]
-    stop = words.STEPS.index(told.step)
-    if row["outcome"] == Outcome.HANDSHAKE:  # answered there: it was never to go on
-        return [(step, "done" if place <= stop else "not reached") for place, step in enumerate(words.STEPS)]
-    states = ("done", "stopped", "not reached")
-    return [(step, states[(place >= stop) + (place > stop)]) for place, step in enumerate(words.STEPS)]
-
-
-def _sent(dispatches: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """What became of a delivery's dispatches, the worst of them first."""
-    if not dispatches:
-        return [("sent", "not yet"), ("admitted", "not yet")]
-    given_up = any(one["status"] in {"dead", "discarded"} for one in dispatches)
-    sent = all(one["status"] == "sent" for one in dispatches)
-    admitted = all(one["admitted"] for one in dispatches)
-    return [
-        ("sent", "stopped" if given_up else "done" if sent else "not yet"),
-        ("admitted", "done" if admitted else "not yet"),
-    ]
 
 
 async def _form(request: Request) -> dict[str, list[str]]:
@@ -382,21 +347,3 @@ async def _form(request: Request) -> dict[str, list[str]]:
 
 def _is_id(text: str) -> bool:
     return len(text.strip()) == 36 and all(c in "0123456789abcdef-" for c in text.strip())
-
-
-def clock(at: float | None) -> str:
-    """A time of day, UTC; the day too where it is not today."""
-    if at is None:
-        return "never"
-    moment, today = datetime.fromtimestamp(at, UTC), datetime.now(UTC).date()
-    return moment.strftime("%H:%M:%S" if moment.date() == today else "%Y-%m-%d %H:%M")
-
-
-def utc(at: float | None) -> str:
-    """A whole time, for machines and for hovering."""
-    return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
-
-
-def short(digest: str) -> str:
-    """The part of a digest that tells it from others."""
-    return digest.removeprefix("sha256:")[:12]

@@ -30,7 +30,7 @@ def admin_app(gateway: Gateway, lookout: Lookout | None = None) -> ASGIApp:
         return gateway.configuration.settings.server
 
     lookout = lookout or Lookout(lambda: gateway.configuration, gateway.store)
-    operators = Operators(lambda: settings().operator_tokens)
+    operators = Operators(lambda: settings().operator_tokens, trusted=lambda: gateway.overload.trusted)
     acts = Acts(
         lambda: gateway.configuration,
         gateway.keys,
@@ -42,7 +42,7 @@ def admin_app(gateway: Gateway, lookout: Lookout | None = None) -> ASGIApp:
     pages = Pages(gateway, lookout, operators, acts)
 
     async def metrics(request: Request) -> Response:
-        if not api.may_read(request):
+        if not await api.may_read(request):
             return refused()
         return Response(await gateway.watch.present(gateway.store, await lookout.gauges()), media_type=CONTENT_TYPE)
 
@@ -54,6 +54,7 @@ def admin_app(gateway: Gateway, lookout: Lookout | None = None) -> ASGIApp:
         *pages.routes(),
     ]
     app = Starlette(routes=routes, exception_handlers=pages.errors())
+    app.router.redirect_slashes = False  # a redirect would repeat the client's own Host and scheme
     return Guard(app, lambda: tuple(name.lower() for name in settings().admin_hosts))
 
 

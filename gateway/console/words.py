@@ -1,7 +1,12 @@
 """What slugs mean, in plain words, and what an operator can do."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from gateway.delivery import Outcome
+from gateway.health import ORDER, Look
 
 Step = Literal["received", "proven", "read", "matched", "queued"]
 STEPS: tuple[Step, ...] = ("received", "proven", "read", "matched", "queued")
@@ -123,7 +128,7 @@ HEALTH: dict[str, str] = {
     "silent": "No authentic delivery for longer than expected.",
     "failing": "Most of what arrives is refused.",
     "stuck": "Events wait for more than 15 minutes.",
-    "unknown": "The store does not answer.",
+    "removed": "No longer configured; what it left is still here.",
 }
 
 
@@ -149,3 +154,59 @@ def age(seconds: float | None) -> str:
         if seconds >= unit * (2 if name == "d" else 1):
             return f"{int(seconds // unit)} {name}"
     return f"{max(0, int(seconds))} s"
+
+
+def summary(look: Look) -> str:
+    """The state of everything in one sentence, for the headline and for a screen reader when it changes."""
+    if look.away is not None:
+        return "The store does not answer: nothing is known, and deliveries are answered 503."
+    count = {state: sum(one.state == state for one in look.sources) for state in ORDER}
+    held = sum(row.state != "active" for row in look.subscriptions)
+    wrong = [f"{count[state]} {state}" for state in ORDER[:4] if count[state]]
+    for number, one, several in (
+        (look.dead, "dead letter", "dead letters"),
+        (len(look.asks), "ask", "asks"),
+        (held, "subscription not active", "subscriptions not active"),
+        (len(look.parked), "installation parked", "installations parked"),
+    ):
+        if number:
+            wrong.append(f"{number} {one if number == 1 else several}")
+    if wrong:
+        return "Needs a look: " + ", ".join(wrong) + "."
+    if not count["flowing"]:
+        return "Nothing has arrived yet." if look.sources else "No source is configured."
+    return "Events flow." if not count["new"] else f"Events flow; {count['new']} without a delivery yet."
+
+
+def steps(row: Mapping[str, Any], told: Words) -> list[tuple[str, str]]:
+    """The stages of a delivery, each `done`, `stopped` or `not reached`."""
+    if row["outcome"] == Outcome.FORWARDED:
+        return [*((step, "done") for step in STEPS), *_sent(row["dispatches"])]
+    stop = STEPS.index(told.step)
+    if row["outcome"] == Outcome.HANDSHAKE:  # answered there: it was never to go on
+        return [(step, "done" if place <= stop else "not reached") for place, step in enumerate(STEPS)]
+    states = ("done", "stopped", "not reached")
+    return [(step, states[(place >= stop) + (place > stop)]) for place, step in enumerate(STEPS)]
+
+
+def _sent(dispatches: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What became of a delivery's dispatches, the worst of them first."""
+    if not dispatches:
+        return [("sent", "not yet"), ("admitted", "not yet")]
+    given_up = any(one["status"] in {"dead", "discarded"} for one in dispatches)
+    sent = all(one["status"] == "sent" for one in dispatches)
+    admitted = all(one["admitted"] for one in dispatches)
+    return [
+        ("sent", "stopped" if given_up else "done" if sent else "not yet"),
+        ("admitted", "done" if admitted else "not yet"),
+    ]
+
+
+def utc(at: float | None) -> str:
+    """A whole time, for machines and for hovering."""
+    return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def short(digest: str) -> str:
+    """The part of a digest that tells it from others."""
+    return digest.removeprefix("sha256:")[:12]

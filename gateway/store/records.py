@@ -20,7 +20,8 @@ CLASSES = ("admitted", "authentic", "refused")  # each capped on its own, so tha
 UNPROVEN_HANDSHAKE = "url-validation"  # answered for whoever asks
 FLUSH_S = 1.0
 BUFFER = 2_000  # rows of one second; more are dropped and counted
-CHUNK = 200
+FIRST_CHUNK, CHUNK = 25, 200
+SCAN = 5_000  # records that one page looks through
 SOURCES_KEY = "gw:sources"
 SOURCES_S = 30 * 86_400
 
@@ -164,41 +165,53 @@ class Records:
     ) -> Page:
         """Return records, newest first, of one source or all. `before` is a page's `next`; ValueError where it is none.
 
-        Each row has its `dispatches` as a list of ids under `dispatch_ids`.
+        Each row has its `dispatches` as a list of ids under `dispatch_ids`. A page looks through at most `SCAN` records:
+        one with fewer rows than asked for, or none, and a `next` goes on from there.
         """
+        found: list[dict[str, Any]] = []
+        last, seen = None, 0
+        async with aclosing(self.newest(source, outcome, before)) as merged:
+            async for place, row in merged:
+                if len(found) == limit or seen == SCAN:
+                    return Page(tuple(found), last)
+                if outcome is None or row.get("outcome") == outcome:
+                    found.append(row)
+                last, seen = place, seen + 1
+        return Page(tuple(found), None)
+
+    async def newest(
+        self, source: str | None = None, outcome: str | None = None, before: str | None = None
+    ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """Yield the records of the classes that can hold an outcome, newest first, each with the cursor that goes on after it."""
         start = _Place.parse(before) if before else None
         sources = [source] if source else sorted(await self.sources())
         streams = [self._newest(one, name, start) for one in sources for name in CLASSES if _may_hold(name, outcome)]
-        found: list[dict[str, Any]] = []
-        last: _Place | None = None
         async with aclosing(_merge(streams)) as merged:
             async for place, row in merged:
-                if outcome is not None and row.get("outcome") != outcome:
-                    continue
-                if len(found) == limit:
-                    return Page(tuple(found), str(last))
-                found.append(row)
-                last = place
-        return Page(tuple(found), None)
+                yield str(place), row
 
-    async def _newest(self, source: str, name: str, start: _Place | None) -> "_Stream":
-        """Yield one class of a source from `start` on, newest first, a chunk a round trip."""
-        key, offset = f"{prefix(source)}rec:{name}", 0
-        top = f"{start.time_us}" if start else "+inf"
+    async def _newest(self, source: str, name: str, last: _Place | None) -> "_Stream":
+        """Yield one class of a source from before `last` on, newest first, a chunk a round trip, the first ones small.
+
+        A chunk begins where the one before ended, by time and not by number: what arrives meanwhile moves no others.
+        """
+        key, size = f"{prefix(source)}rec:{name}", FIRST_CHUNK
         while True:
+            top = "+inf" if last is None else last.time_us
 
-            async def places(redis: Any, offset: int = offset) -> list[_Place]:
-                rows = await redis.zrevrangebyscore(f"{key}:at", top, "-inf", start=offset, num=CHUNK, withscores=True)
+            async def places(redis: Any, top: str | int = top, size: int = size) -> list[_Place]:
+                rows = await redis.zrevrangebyscore(f"{key}:at", top, "-inf", start=0, num=size, withscores=True)
                 return [_Place(int(score), ident) for ident, score in rows]
 
             chunk = await self._client.call(places)
-            wanted = [place for place in chunk if start is None or place < start]
+            wanted = [place for place in chunk if last is None or place < last]
             for place, row in zip(wanted, await self._rows(source, name, [p.id for p in wanted]), strict=True):
                 if row is not None:
                     yield place, row
-            if len(chunk) < CHUNK:
+            if len(chunk) < size:
                 return
-            offset += CHUNK
+            last = wanted[-1] if wanted else last
+            size = min(CHUNK, size * 2) if wanted else size * 2  # all of one moment: look further
 
     async def _rows(self, source: str, name: str, ids: list[str]) -> list[dict[str, Any] | None]:
         if not ids:
@@ -222,19 +235,6 @@ class Records:
                 if row is not None:
                     return row
         return None
-
-    async def last_authentic(self, source: str) -> float | None:
-        """Return when the newest proven delivery of a source arrived, None where no record is kept."""
-
-        async def work(redis: Any) -> list[list[tuple[str, float]]]:
-            pipe = redis.pipeline(transaction=False)
-            for name in ("admitted", "authentic"):
-                pipe.zrange(f"{prefix(source)}rec:{name}:at", 0, 0, desc=True, withscores=True)
-            found: list[list[tuple[str, float]]] = await pipe.execute()
-            return found
-
-        times = [score / 1000 for rows in await self._client.call(work) for _, score in rows]
-        return max(times, default=None)
 
     async def projected(self, source: str, delivery: str) -> tuple[QueueEntry, ...]:
         """Return the projected events that a delivery queued, for a replay; empty once its record was trimmed."""
@@ -267,15 +267,20 @@ def _row(text: str | None, link: str | None) -> dict[str, Any] | None:
 
 async def _merge(streams: list[_Stream]) -> _Stream:
     """Merge streams that are newest first into one."""
-    heads = {stream: await anext(stream, None) for stream in streams}
     try:
-        while True:
-            open_heads = {stream: head for stream, head in heads.items() if head is not None}
-            if not open_heads:
-                return
-            newest = max(open_heads, key=lambda stream: open_heads[stream][0])
-            yield open_heads[newest]
-            heads[newest] = await anext(newest, None)
+        first = await asyncio.gather(*(anext(stream, None) for stream in streams), return_exceptions=True)
+        for failed in first:  # only now: none of the others may be running when they are closed
+            if isinstance(failed, BaseException):
+                raise failed
+        heads = {stream: head for stream, head in zip(streams, first, strict=True) if isinstance(head, tuple)}
+        while heads:
+            newest = max(heads, key=lambda stream: heads[stream][0])
+            yield heads[newest]
+            head = await anext(newest, None)
+            if head is None:
+                del heads[newest]
+            else:
+                heads[newest] = head
     finally:
         for stream in streams:
             await stream.aclose()

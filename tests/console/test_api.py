@@ -117,6 +117,20 @@ async def test_dead_letters(client: Client) -> None:
     assert {one["action"] for one in trail} == {"dead-replay", "dead-discard"}
 
 
+async def test_dead_letters_of_several_sources_are_paged_without_a_gap(client: Client) -> None:
+    made = {*await make_dead(client, 3), *await make_dead(client, 3, "github-acme")}
+    seen: list[str] = []
+    for offset in range(0, 8, 2):
+        page = (await client.get(f"/api/v1/dead?limit=2&offset={offset}")).json()["dead"]
+        seen += [row["id"] for row in page]
+    assert len(seen) == 6
+    assert set(seen) == made
+    assert {row["source"] for row in (await client.get("/api/v1/dead?source=github-acme")).json()["dead"]} == {
+        "github-acme"
+    }
+    assert (await client.change("/api/v1/dead/replay", {"source": "github-acne"})).status == 404
+
+
 async def test_asks(client: Client) -> None:
     (ident,) = await make_dead(client, status="asked")
     (row,) = (await client.get("/api/v1/asks")).json()["asks"]
@@ -135,6 +149,13 @@ async def test_asks(client: Client) -> None:
     "path",
     [
         "dead?limit=0",
+        "deliveries?limit=0500000",
+        "deliveries?limit=0",
+        "deliveries?next=x",
+        "deliveries?next=1",
+        "deliveries?next=%C2%B2-a",
+        "deliveries?next=" + "9" * 5000 + "-a",
+        "deliveries?outcome=lost",
         "dead?limit=501",
         "dead?limit=x",
         "dead?offset=-1",

@@ -1,5 +1,6 @@
 """The pages without a browser: what they say in each state, and that nothing of a delivery is in them."""
 
+import dataclasses
 import json
 import re
 import time
@@ -11,7 +12,7 @@ from gateway import console
 from gateway.console import words
 from gateway.console.picture import COLUMNS, draw
 from gateway.samples import load_samples
-from gateway.store import BUCKETS, Flow
+from gateway.store import BUCKETS, Flow, records
 from tests.console.client import Client
 from tests.console.reasons import rejections
 from tests.console.test_api import make_dead
@@ -137,11 +138,52 @@ async def test_dead_letters_are_replayed_and_discarded(client: Client) -> None:
     ids = await make_dead(client, 3)
     text = (await client.get("/dead")).text
     assert "GitHub knows no such repository" in text
-    assert (await client.form("/dead", {"csrf": csrf, "act": "shred"})).status == 400
+    for fields, status in (({"act": "shred", "id": "x"}, 400), ({"act": "replay"}, 400)):
+        assert (await client.form("/dead", {"csrf": csrf, **fields})).status == status
+    assert (await client.form("/dead", {"csrf": csrf, "act": "replay", "source": "nobody"})).status == 404
     assert (await client.form("/dead", {"csrf": csrf, "act": "discard", "id": ids[:1]})).status == 303
     assert ids[0] not in (await client.get("/dead")).text
     await client.form("/dead", {"csrf": csrf, "act": "replay", "source": "linear-acme"})
     assert "None." in (await client.get("/dead")).text
+
+
+async def test_what_a_removed_source_left_is_seen_and_can_be_settled(client: Client) -> None:
+    csrf = await client.log_in()
+    made = await make_dead(client, 2)
+    without = dataclasses.replace(client.gateway.configuration, sources={}, enrolled=())
+    here = Client(dataclasses.replace(client.gateway, configuration=without), cookies=dict(client.cookies))
+    assert "1 removed, 2 dead letters" in (await here.get("/")).text
+    assert made[0] in (await here.get("/dead")).text
+    [row] = (await here.get("/api/v1/sources")).json()["sources"]
+    assert (row["name"], row["health"], row["dead"]) == ("linear-acme", "removed", 2)
+    assert 'gateway_source_health{source="linear-acme",state="removed"} 1.0' in (await here.get("/metrics")).text
+    await here.form("/dead", {"source": "linear-acme", "act": "discard", "csrf": csrf})
+    await here.lookout.look(fresh=True)
+    assert (await here.get("/api/v1/sources")).json()["sources"] == []
+    assert "No source is configured." in (await here.get("/")).text
+
+
+async def test_a_rare_outcome_among_many_is_searched_further_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SCAN", 2)
+    csrf = await client.log_in()
+    for _ in range(3):
+        await client.form("/sources/linear-acme/test", {"csrf": csrf})
+    text = (await client.get("/deliveries?outcome=ignored")).text
+    further = text.partition('href="/deliveries?')[2].partition('"')[0].replace("&amp;", "&")
+    assert "Look further back" in text
+    assert "No delivery fits." in (await client.get(f"/deliveries?{further}")).text
+
+
+async def test_the_headline_names_all_that_needs_somebody(client: Client) -> None:
+    await client.log_in()
+    store, (one, *_) = client.gateway.store, client.gateway.configuration.enrolled
+    await store.suspend(one.subscription.digest, "workflow-hash")
+    await store.park(7, time.time() + 60, "rate-limited")
+    await make_dead(client, 1)
+    text = (await client.get("/")).text
+    assert "Needs a look: 1 dead letter, 1 subscription not active, 1 installation parked." in text
 
 
 async def test_pages_that_are_not_there(client: Client) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.console.session import COOKIE, FAILURES, SESSION_S, Operators
+from gateway.console.session import ADDRESSES, COOKIE, FAILURES, SESSION_S, Guesses, Operators
 from tests.console.client import TOKEN, Client
 
 PROTECTED = ("/", "/deliveries", "/deliveries/x", "/subscriptions", "/dead", "/asks", "/sources/linear-acme")
@@ -52,7 +52,7 @@ async def test_a_form_of_another_site_changes_nothing(client: Client) -> None:
     ):
         assert (await client.form("/dead", fields, **headers)).status == 403
     good = {"origin": "http://localhost:8081", "sec-fetch-site": "same-origin"}
-    assert (await client.form("/dead", {"act": "replay", "csrf": csrf}, **good)).status == 303
+    assert (await client.form("/dead", {"act": "replay", "id": "x", "csrf": csrf}, **good)).status == 303
     other = {"content-type": "text/plain"}
     assert (await client.call("POST", "/dead", f"act=replay&csrf={csrf}".encode(), other)).status == 415
     assert (await client.form("/login", {"token": TOKEN}, origin="https://evil.example")).status == 403
@@ -123,13 +123,66 @@ def test_a_session_ends_with_its_time_and_with_its_token(tmp_path: Path, clock: 
     assert not operators.configured
 
 
-def test_the_lock_opens_after_a_minute(tmp_path: Path, clock: list[float]) -> None:
+def test_the_lock_is_the_guessers_own_and_opens_after_a_minute(clock: list[float]) -> None:
+    guesses = Guesses(lambda: clock[0])
+    for _ in range(FAILURES - 1):
+        guesses.failed("a")
+    assert not guesses.locked("a")
+    guesses.failed("a")
+    assert (guesses.locked("a"), guesses.locked("b")) == (True, False)
+    clock[0] += 61
+    assert not guesses.locked("a")
+    guesses.failed("a")
+    clock[0] -= 3600  # a clock that was set back must not lock for an hour
+    assert not guesses.locked("a")
+    for number in range(ADDRESSES):
+        guesses.failed(str(number))
+    assert len(guesses._failed) == ADDRESSES
+
+
+async def test_who_guesses_locks_nobody_else_out(client: Client) -> None:
+    client.peer = "203.0.113.9"
+    for _ in range(FAILURES):
+        assert (await client.change("/api/v1/dead/replay", {"all": True}, "wrong-but-long-enough")).status == 401
+    assert (await client.form("/login", {"token": TOKEN})).status == 429
+    client.peer = "198.51.100.7"
+    assert (await client.change("/api/v1/dead/replay", {"all": True})).status == 200
+    assert (await client.form("/login", {"token": TOKEN})).status == 303
+
+
+def test_what_is_no_token_is_nobody(tmp_path: Path, clock: list[float]) -> None:
     (tmp_path / "a").write_text(TOKEN)
     operators = Operators(lambda: (f"file:{tmp_path}/a",), lambda: clock[0])
-    for _ in range(FAILURES):
-        assert operators.login("x") is None
-    states = [operators.locked]
-    clock[0] += 61
-    states.append(operators.locked)
-    assert states == [True, False]
     assert operators.login("\udcff") is None
+    assert operators.login("") is None
+    cookie = operators.login(TOKEN) or ""
+    (tmp_path / "a").write_text("short")  # as a slip of a rotation might leave it
+    assert operators.login("short") is None
+    assert operators.of_cookie(cookie) is None
+    (tmp_path / "a").write_text("")
+    assert operators.login("") is None
+
+
+async def test_a_copied_cookie_is_worth_nothing_after_the_logout(client: Client) -> None:
+    csrf = await client.log_in()
+    copied = dict(client.cookies)
+    other = Client(client.gateway, cookies=copied)  # another process with the same store
+    assert (await other.get("/")).status == 200
+    assert (await client.form("/logout", {"csrf": csrf})).status == 303
+    for held in (Client(client.gateway, cookies=copied), other):
+        assert (await held.get("/")).status == 303
+        assert (await held.form("/dead", {"act": "replay", "csrf": csrf})).headers["location"] == "/login"
+        held.peer = "203.0.113.9"
+        assert (await held.get("/api/v1/deliveries")).status == 401
+
+
+async def test_a_login_makes_a_session_of_its_own(client: Client) -> None:
+    """A session that somebody planted in the browser before the login is not the one that is logged in."""
+    client.cookies[COOKIE] = planted = "9999999999.0.planted.00"
+    await client.log_in()
+    first = client.cookies[COOKIE]
+    await Client(client.gateway, cookies={}).log_in()
+    assert first != planted
+    again = Client(client.gateway)
+    await again.log_in()
+    assert again.cookies[COOKIE] != first

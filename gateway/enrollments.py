@@ -64,6 +64,7 @@ class Row:
     connector: str | None = None
     workflow: str | None = None
     installation: int | None = None
+    attested: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The row as scripts read it."""
@@ -193,6 +194,7 @@ def _row(
         subscription.connector,
         subscription.workflow,
         one.installation,
+        one.attested,
     )
 
 

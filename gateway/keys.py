@@ -80,18 +80,18 @@ class Jwks:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def keys(self, url: str, kid: str | None) -> Mapping[str, RSAPublicKey]:
-        """Return the keys of `url`, refreshed where `kid` is unknown. Raises Unavailable `jwks-unavailable`."""
-        now = time.monotonic()
-        known = self._sets.get(url)
-        if known is None or (
-            now - known.tried_at > COOLDOWN_S and (now - known.good_at > REFRESH_S or kid not in known.keys)
-        ):
+        """Return the keys of `url`, refreshed where `kid` is unknown. Raises Unavailable `jwks-unavailable`.
+
+        That is also said of an unknown `kid` while the last try to look for it failed: it may be a new key.
+        """
+        if _due(self._sets.get(url), kid):
             async with self._locks.setdefault(url, asyncio.Lock()):
-                again = self._sets.get(url)
-                if again is known:  # nobody refreshed it while we waited
-                    await self._refresh(url, known)
+                if _due(self._sets.get(url), kid):  # nobody tried while we waited
+                    await self._refresh(url, self._sets.get(url))
         known = self._sets.get(url)
         if known is None or not known.keys or time.monotonic() - known.good_at > STALE_S:
+            raise Unavailable("jwks-unavailable", 30)
+        if kid is not None and kid not in known.keys and known.tried_at > known.good_at:
             raise Unavailable("jwks-unavailable", 30)
         return known.keys
 
@@ -107,6 +107,16 @@ class Jwks:
                 self._sets[url] = KeySet({}, now - STALE_S - 1, now - COOLDOWN_S + 5)  # first try failed: again in 5 s
         else:
             self._sets[url] = KeySet(keys, now, now)
+
+
+def _due(known: KeySet | None, kid: str | None) -> bool:
+    """Whether the keys are to be fetched now."""
+    if known is None:
+        return True
+    now = time.monotonic()
+    if now - known.tried_at <= COOLDOWN_S:
+        return False
+    return now - known.good_at > REFRESH_S or (kid is not None and kid not in known.keys)
 
 
 async def fetch_jwks(session: aiohttp.ClientSession, url: str) -> dict[str, RSAPublicKey]:

@@ -87,34 +87,46 @@ class Reconciler:
             log.event("reconcile-failed", logging.WARNING, repository=key[0], reason=error.reason)
 
     async def watch(self) -> None:
-        """Settle, until cancelled, whenever two digests of one workflow are active at once: entries that were put there."""
+        """Settle, until cancelled, what nobody has compared: entries that were put there, or enrolled while the store was away."""
         settled: Sequence[Enrolled] | None = None
         while True:
             enrolled = self._enrolled()
-            if enrolled is not settled and await self._settle_doubles(enrolled):
+            if enrolled is not settled and await self._settle_new(enrolled):
                 settled = enrolled
             await asyncio.sleep(WATCH_S)
 
-    async def _settle_doubles(self, enrolled: Sequence[Enrolled]) -> bool:
-        """Look at the workflows for which two versions are active; return whether that is settled."""
+    async def _settle_new(self, enrolled: Sequence[Enrolled]) -> bool:
+        """Look at the workflows that have an active subscription which no look has found good, or two active versions.
+
+        Return whether all of that is settled.
+        """
+        settled = True
         try:
             suspended = await self._store.suspended()
             for key, group in _groups(enrolled).items():
                 active = [one for one in group if one.subscription.digest not in suspended]
-                if len({one.subscription.workflow_hash for one in active}) < 2:
+                new = frozenset([one.subscription.digest for one in active if await self._is_new(one)])
+                if not new and len({one.subscription.workflow_hash for one in active}) < 2:
                     continue
                 if self._clock() - self._looked.get(key, -REREAD_S) < REREAD_S:
-                    return False
+                    settled = False
+                    continue
                 self._looked[key] = self._clock()
-                if any(row.agrees is None for row in await self._settle(group, frozenset())):
-                    return False
+                rows = await self._settle(group, frozenset(), new)
+                settled = settled and all(row.agrees is not None for row in rows)
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, reason=error.reason)
             return False
-        return True
+        return settled
 
-    async def _settle(self, group: Sequence[Enrolled], enrolling: frozenset[str]) -> list[Row]:
-        """Look once for all subscriptions of one workflow, and settle each."""
+    async def _is_new(self, one: Enrolled) -> bool:
+        """Whether the default branch was never found to agree with an enrollment, and nobody vouches for that."""
+        return not one.attested and await self._store.recall(_fact(one.subscription.digest)) is None
+
+    async def _settle(
+        self, group: Sequence[Enrolled], enrolling: frozenset[str], new: frozenset[str] = frozenset()
+    ) -> list[Row]:
+        """Look once for all subscriptions of one workflow, and settle each; a `new` one may be before its workflow."""
         suspended = await self._store.suspended()
         try:
             seen = await self._destinations.look(group[0])
@@ -124,7 +136,7 @@ class Reconciler:
         current = any(one.subscription.workflow_hash == seen.workflow_hash for one in group)
         # What is current comes first: a death between two writes leaves both active for a moment, never neither.
         group = sorted(group, key=lambda one: one.subscription.workflow_hash != seen.workflow_hash)
-        return [await self._one(one, seen, current, suspended, enrolling, group) for one in group]
+        return [await self._one(one, seen, current, suspended, enrolling, new, group) for one in group]
 
     async def _one(
         self,
@@ -133,6 +145,7 @@ class Reconciler:
         current: bool,
         suspended: Mapping[str, str],
         enrolling: frozenset[str],
+        new: frozenset[str],
         group: Sequence[Enrolled],
     ) -> Row:
         digest = one.subscription.digest
@@ -145,15 +158,15 @@ class Reconciler:
             await self._store.remember(_fact(digest), "1", CURRENT_S)
             after = None if again or before == PENDING else before
         elif agrees in (CHANGED, MISSING) and (again or before not in _GRAVE):
-            after = await self._behind(digest, agrees, before, current, again)
+            after = await self._behind(digest, agrees, before, current, again or digest in new)
         elif before is None or again or before == SUPERSEDED or (before == PENDING and agrees != REVOKED):
             after = agrees
         await self._write(one, before, after)
         return _row(one, after, None if agrees is None else agrees == "")
 
-    async def _behind(self, digest: str, agrees: str, before: str | None, current: bool, again: bool) -> str:
+    async def _behind(self, digest: str, agrees: str, before: str | None, current: bool, anew: bool) -> str:
         """Return why a digest, whose workflow is not the one at the default branch, is not active."""
-        if again:
+        if anew:
             return PENDING
         if before is not None or not current:
             return before or agrees

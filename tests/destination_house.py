@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +24,7 @@ from gateway.reconcile import Reconciler
 from gateway.rollover import Rollover
 from gateway.settings import AdmissionSettings, data_folder
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
-from gateway.subscriptions import Enrolled, load_subscription, seal
+from gateway.subscriptions import Enrolled, event_type_for, load_subscription, seal
 from tests.valkey import PrivateValkey
 
 APP_ID, INSTALLATION, BOT = 4711, 11, 200_000_001
@@ -40,10 +40,11 @@ SCOPE = {
 }
 
 
-def enrolled_with(text: str, **changes: Any) -> Enrolled:
-    """The linear example, bound to a workflow file with this text."""
-    document = json.loads((EXAMPLES / "linear-issue-created.json").read_bytes())
+def enrolled_with(text: str, members: Mapping[str, Any] | None = None, **changes: Any) -> Enrolled:
+    """The linear example, bound to a workflow file with this text; `members` are other members of its document."""
+    document = json.loads((EXAMPLES / "linear-issue-created.json").read_bytes()) | dict(members or {})
     document.pop("digest")
+    document["event_type"] = event_type_for(document["repository"], document["workflow"])
     document["workflow_hash"] = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     subscription = load_subscription(json.dumps(seal(document)).encode(), "test")
     return replace(Enrolled(subscription, "linear-acme", INSTALLATION), **changes)
@@ -107,10 +108,10 @@ class House:
         else:
             repo.contents[key] = text.encode()
 
-    async def queue(self, url: str = URL, one: Enrolled | None = None) -> str:
+    async def queue(self, url: str = URL, one: Enrolled | None = None, scope: Mapping[str, str] | None = None) -> str:
         """Queue an event as an admitted delivery would; return the delivery's id."""
         digest, delivery = (one or self.one).subscription.digest, uuid7()
-        event = canonical_json(EnvelopeEvent.of(url, "issue-created", SCOPE).to_json()).decode()
+        event = canonical_json(EnvelopeEvent.of(url, "issue-created", scope or SCOPE).to_json()).decode()
         entry = QueueEntry(f"{digest}:issue-created", event, delivery)
         record = json.dumps({"id": delivery, "received_at": time.time(), "outcome": "forwarded"})
         item = AdmitItem((f"id:{delivery}",), 60, None, (entry,))
@@ -134,11 +135,11 @@ class House:
             dispatcher.stop()
             await task
 
-    async def sent(self, url: str = URL) -> dict[str, Any]:
+    async def sent(self, url: str = URL, scope: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Queue an event, let the dispatcher send it, and return the body that the double received."""
         before = len(self.github.double.dispatches)
         async with self.dispatching():
-            await self.queue(url)
+            await self.queue(url, scope=scope)
             end = time.monotonic() + 10
             while len(self.github.double.dispatches) == before:
                 assert time.monotonic() < end

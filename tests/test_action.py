@@ -1,6 +1,7 @@
 """The action's real step, run with node, against the receiver over HTTP, the OIDC double, and dispatches the GitHub double took."""
 
 import asyncio
+import contextlib
 import copy
 import hashlib
 import json
@@ -23,7 +24,7 @@ from starlette.applications import Starlette
 from gateway import provenance
 from gateway.admission_route import admission_route
 from gateway.doubles.oidc import run_claims
-from tests.destination_house import BOT, COMMIT, House, house
+from tests.destination_house import BOT, COMMIT, SCOPE, House, enrolled_with, house
 from tests.valkey import PrivateValkey
 
 ACTION = Path(__file__).parent.parent / "deploy" / "actions" / "admit"
@@ -100,7 +101,7 @@ class Job:
         for n, document in enumerate([subscription.document] if documents is None else documents):
             (self.folder / f"{n}.json").write_text(json.dumps(document))
             paths.append(f"{n}.json")
-        (self.folder / "event.json").write_text(json.dumps(event))
+        (self.folder / "event.json").write_text(event if isinstance(event, str) else json.dumps(event))
         (self.folder / "output").write_text("")
         ref = f"{subscription.repository}/{subscription.workflow}@refs/heads/main"
         env = {
@@ -383,6 +384,209 @@ async def test_a_receiver_that_comes_back_admits_after_all(home: House, job: Job
     body = await home.sent()
     home.github.double.script(home.one.subscription.repository, {"status": 502}, on="contents")
     step = await job.run(started_by(body))
+    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.text
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[int, bytes], bytes]) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Something else than a gateway at its address: `answer` gets the number of the call and the request, and says the bytes."""
+    seen: list[bytes] = []
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:  # a connection that asked nothing
+            writer.close()
+            return
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        seen.append(head + (await reader.readexactly(int(length[1])) if length else b""))
+        writer.write(answer(len(seen), seen[-1]))
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+    async with listener:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", seen
+
+
+def http(status: str, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+GOOD = b'{"admitted": true, "run_id": "1", "events": 1, "envelope_digest": "x"}'
+STRANGE: dict[str, tuple[str, bytes]] = {
+    "a redirect": ("redirect is never followed", http("307 Moved", b"", "Location: http://127.0.0.1:9/admission")),
+    "a permanent redirect": ("redirect is never followed", http("301 Moved", b"", "Location: https://x.example/")),
+    "a page": ("gateway's address", http("200 OK", b"<html>", "Content-Type: text/html")),
+    "an empty answer": ("gateway's address", http("200 OK")),
+    "no content": ("gateway's address", http("204 No Content")),
+    "a text that is true": ("gateway's address", http("200 OK", b'{"admitted": "true"}')),
+    "a list": ("gateway's address", http("200 OK", b"[true]")),
+    "half of the JSON": ("gateway's address", http("200 OK", GOOD[:40])),
+    "no UTF-8": ("gateway's address", http("200 OK", b"\xff\xfe" + GOOD)),
+    "another run": ("another run than this", http("200 OK", GOOD)),
+    "an endless answer": ("gateway's address", http("200 OK", b" " * 200_000 + GOOD)),
+    "a 409 that is not the gateway's": ("gateway's address", http("409 Conflict", b"{}")),
+    "a 409 with another reason": ("HTTP 409", http("409 Conflict", b'{"admitted": false, "reason": "x"}')),
+    "a reason that is a workflow command": (
+        "gateway's address",
+        http("403 Forbidden", b'{"admitted": false, "reason": "x\\n::set-output name=admitted::true"}'),
+    ),
+    "a reason that is not text": ("gateway's address", http("403 Forbidden", b'{"reason": ["taken"]}')),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_an_answer_that_is_not_a_gateways_fails_closed(home: House, job: Job, name: str) -> None:
+    said, bytes_ = STRANGE[name]
+    async with answering(lambda _n, _request: bytes_) as (address, seen):
+        job.receiver = address
+        step = await job.run(started_by(await template(home)))
+    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.text
+    assert said in step.text
+    assert len(seen) == 1
+    assert len(step.text.splitlines()) == 2  # the mask of the token, and one error
+
+
+async def test_an_answer_of_another_dispatch_is_of_no_use(home: House, job: Job) -> None:
+    """A replayed answer: of this very run, and of another payload."""
+    first = await home.sent()
+    run = await home.admit(home.token(run_id="7"), first["client_payload"]["gateway"]["dispatch"])
+    async with answering(lambda _n, _request: http("200 OK", json.dumps(run.to_json()).encode())) as (address, _):
+        job.receiver = address
+        step = await job.run(started_by(await template(home)), run_id="7")
+    assert (step.code, step.outputs["events"]) == (1, "[]")
+    assert "not the one that was sent" in step.text
+
+
+async def test_a_truncated_answer_is_asked_for_again(home: House, job: Job) -> None:
+    """The run was admitted and its answer lost: its repeated call is admitted again."""
+    body = await home.sent()
+    dispatch = body["client_payload"]["gateway"]["dispatch"]
+    run = await home.admit(home.token(run_id="7"), dispatch)
+    whole = json.dumps(run.to_json()).encode()
+    half = http("200 OK", whole).removesuffix(whole[20:])
+    async with answering(lambda n, _request: half if n == 1 else http("200 OK", whole)) as (address, seen):
+        job.receiver = address
+        step = await job.run(started_by(body), run_id="7")
+    assert (step.code, step.outputs["admitted"], len(seen)) == (0, "true", 2), step.text
+
+
+async def test_a_gateway_that_is_away_is_asked_again_within_bounds(home: House, job: Job, tmp_path: Path) -> None:
+    """`Retry-After` is followed up to 30 s, and there are six attempts; the clock is Node's own, made fast."""
+    fast = tmp_path / "fast.mjs"
+    fast.write_text(
+        "import t from 'node:timers/promises'; import { syncBuiltinESMExports } from 'node:module';"
+        "t.setTimeout = async (ms) => { process.stderr.write(`wait ${ms}\\n`); }; syncBuiltinESMExports();"
+    )
+    job.env["NODE_OPTIONS"] = f"--import={fast}"
+    waits = ["3", "86400", "-1", "soon", "0"]
+
+    def answer(n: int, _request: bytes) -> bytes:
+        after = [f"Retry-After: {waits[n - 1]}"] if n <= len(waits) else []
+        return http("503 Service Unavailable", b'{"admitted": false, "reason": "contents-unreadable"}', *after)
+
+    async with answering(answer) as (address, seen):
+        job.receiver = address
+        step = await job.run(started_by(await template(home)))
+    assert (step.code, step.outputs["admitted"], len(seen)) == (1, "false", 6), step.text
+    assert re.findall(r"wait (\d+)", step.text) == ["3000", "30000", "8000", "16000", "30000"]
+    assert "contents: read" in step.text
+    job.receiver = "http://127.0.0.1:9"
+    step = await job.run(started_by(await template(home)))
+    assert (step.code, step.outputs["admitted"]) == (1, "false")
+    assert "no answer" in step.text
+    assert "DNS and its certificate" in step.text
+
+
+async def test_a_node_that_is_too_old_says_so(home: House, job: Job, tmp_path: Path) -> None:
+    old = tmp_path / "old.mjs"
+    old.write_text("Object.defineProperty(process.versions, 'node', { value: '16.20.2' });")
+    job.env["NODE_OPTIONS"] = f"--import={old}"
+    step = await job.run(started_by(await template(home)))
+    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"})
+    assert "this is Node 16" in step.text
+
+
+def test_every_reason_of_the_receiver_has_a_fix() -> None:
+    """What `/admission` can say, as the code has it, against what the action tells of it."""
+    folder = Path(str(provenance.__file__)).parent
+    names = ("admission", "admission_route", "oidc", "receive", "delivery", "destination", "schemes/jwt")
+    text = "".join((folder / f"{name}.py").read_text() for name in names)
+    said = set(re.findall(r'(?:Rejection|Unavailable)\("([a-z-]+)"', text)) | {
+        "contents-unreadable",
+        "jwks-unavailable",
+    }
+    fixes = re.search(r"const FIXES = \{\n(.*?)\n\};", (ACTION / "admit.mjs").read_text(), re.DOTALL)
+    assert fixes
+    told = set(re.findall(r'^  "?([a-z-]+)"?:', fixes[1], re.MULTILINE))
+    assert (
+        said - {"taken", "github-timeout"} == told
+    )  # the first ends green; what GitHub or the store is, is told by its prefix
+
+
+async def test_hostile_event_files(home: House, job: Job) -> None:
+    good = started_by(await template(home))
+    text = json.dumps(good)
+    deep = '{"a":' * 20_000 + "1" + "}" * 20_000
+    hostile = {
+        "no JSON": ("not JSON", "{"),
+        "a list": ("no sender", f"[{text}]"),
+        "null": ("no sender", "null"),
+        "a byte order mark and nothing": ("not JSON", "\ufeff"),
+        "huge": ("larger than", text[:-1] + ',"x":"' + "x" * 1_048_576 + '"}'),
+        "a prototype": ("closed", text.replace('"gateway": {', '"gateway": {"__proto__": {"events": []}, ')),
+        "deep filters": ("levels deep", text.replace('"filters": {', '"filters": {"x": ' + deep + ", ")),
+        "a length of its own": (
+            "1 to 20",
+            text.replace('"events": [', '"events": {"length": 1, "0": ').replace("}]}}", "}}}}"),
+        ),
+    }
+    for name, (said, content) in hostile.items():
+        step = await job.run(content)
+        assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), (name, step.text)
+        assert said in step.text, (name, step.text)
+        assert "an error of this action" not in step.text, name
+
+
+async def test_no_value_can_end_an_output_or_write_another(home: House, job: Job) -> None:
+    """What an envelope may hold, written as the runner reads it: one JSON line between two unguessable marks."""
+    hostile = "x\nEND\nadmitted<<END\ntrue\nEND\r\n::set-output name=admitted::true\u2028"
+    subscription = enrolled_with(TEXT, {"grants": {"organizations": [SCOPE["organizations"]], "teams": [hostile]}})
+    home.enrolled[subscription.subscription.digest] = home.one = subscription
+    body = await home.sent(scope={**SCOPE, "teams": hostile})
+    step = await job.run(started_by(body))
+    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.text
+    assert json.loads(step.outputs["events"])[0]["filters"]["teams"] == [hostile]
+    assert (
+        len((job.folder / "output").read_text().splitlines()) == 6 + 1
+    )  # str.splitlines counts U+2028, the runner does not
+    assert len((job.folder / "output").read_bytes().split(b"\n")) == 7
+    assert "set-output" not in step.text
+
+
+async def test_outputs_that_cannot_be_written_fail_the_step(home: House, job: Job) -> None:
+    job.env["GITHUB_OUTPUT"] = str(job.folder / "missing" / "output")
+    step = await job.run(started_by(await home.sent()))
+    assert step.code != 0
+
+
+async def test_a_run_without_the_document_of_its_dispatch_never_takes_it(home: House, job: Job) -> None:
+    """The grants changed and the workflow did not: the old document has the same hash, and its run could not use the events."""
+    old = home.one.subscription.document
+    changed = enrolled_with(TEXT, {"grants": {**old["grants"], "teams": [SCOPE["teams"], "another"]}})
+    home.enrolled.clear()
+    home.one = home.enrolled[changed.subscription.digest] = changed
+    body = await home.sent()
+    step = await job.run(started_by(body), [old])
+    assert (step.code, step.outputs["admitted"]) == (1, "false"), step.text
+    assert "name both" in step.text
+    known = await home.store.dispatch(body["client_payload"]["gateway"]["dispatch"])
+    assert known is not None
+    assert known.run is None
+    step = await job.run(started_by(body), [old, changed.subscription.document])
     assert (step.code, step.outputs["admitted"]) == (0, "true"), step.text
 
 

@@ -1,4 +1,6 @@
+import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,11 @@ class Server:
         self.status = 200
         self.calls = 0
         self.url = ""
+        self.slow_s = 0.0
 
     async def answer(self, _request: web.Request) -> web.Response:
         self.calls += 1
+        await asyncio.sleep(self.slow_s)
         if isinstance(self.document, bytes):
             return web.Response(body=self.document, status=self.status)
         return web.json_response(self.document, status=self.status)
@@ -90,6 +94,58 @@ async def test_stale_keys_serve_for_six_hours_and_no_longer(
     server.status = 200
     clock[0] += 61
     assert set(await jwks.keys(server.url, KID)) == {KID}
+
+
+async def test_many_callers_at_a_failing_endpoint_ask_it_once_a_minute(
+    server: Server, session: aiohttp.ClientSession, clock: list[float]
+) -> None:
+    jwks = Jwks(lambda: session)
+    await jwks.keys(server.url, KID)
+    clock[0] += 3601
+    server.status = 500
+    answers = await asyncio.gather(*(jwks.keys(server.url, KID) for _ in range(20)))
+    assert [set(answer) for answer in answers] == [{KID}] * 20
+    assert server.calls == 2
+
+
+async def test_a_slow_endpoint_holds_its_callers_for_two_seconds_once(
+    server: Server, session: aiohttp.ClientSession
+) -> None:
+    server.slow_s = 30
+    jwks = Jwks(lambda: session)
+    began = time.monotonic()
+    answers = await asyncio.gather(*(jwks.keys(server.url, KID) for _ in range(10)), return_exceptions=True)
+    assert all(isinstance(answer, Unavailable) for answer in answers)
+    assert time.monotonic() - began < 3
+    assert server.calls == 1
+
+
+async def test_an_unknown_kid_is_undecided_while_the_last_try_failed(
+    server: Server, session: aiohttp.ClientSession, clock: list[float]
+) -> None:
+    """The key may be a new one: who cannot look says so (503), and does not call the token a forgery (401)."""
+    jwks = Jwks(lambda: session)
+    await jwks.keys(server.url, KID)
+    clock[0] += 61
+    server.status = 503
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="jwks-unavailable"):
+            await jwks.keys(server.url, "new")
+        assert set(await jwks.keys(server.url, KID)) == {KID}
+        assert set(await jwks.keys(server.url, None)) == {KID}  # a token without a usable key id names no new key
+    server.status, server.document = 200, {"keys": [public_jwk(KEY), {**public_jwk(KEY), "kid": "new"}]}
+    clock[0] += 61
+    assert set(await jwks.keys(server.url, "new")) == {KID, "new"}
+
+
+async def test_a_token_without_a_usable_key_id_asks_nobody(
+    server: Server, session: aiohttp.ClientSession, clock: list[float]
+) -> None:
+    jwks = Jwks(lambda: session)
+    await jwks.keys(server.url, KID)
+    clock[0] += 61
+    await jwks.keys(server.url, None)
+    assert server.calls == 1
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,52 @@ async def test_two_active_versions_are_settled_without_being_asked(home: House) 
     assert home.github.double.calls["repository"] == 1
 
 
+async def watched_until(home: House, wanted: dict[str, str]) -> None:
+    """Let a process watch its entries until the store has the wanted suspensions, and a little longer."""
+    listed = list(home.enrolled.values())
+    watching = asyncio.create_task(Reconciler(home.store, home.destinations, lambda: listed).watch())
+    for _ in range(100):
+        if await home.store.suspended() == wanted and home.github.double.calls["repository"]:
+            break
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
+    watching.cancel()
+    assert await home.store.suspended() == wanted
+
+
+async def test_an_entry_that_nobody_compared_is_looked_at_once(home: House) -> None:
+    """Written by hand, or enrolled before the store was there: the repository has still to have opted in."""
+    aw(home, None)
+    await watched_until(home, {home.digest: "opt-in-revoked"})
+    aw(home, '{"gateway-dispatch": true}')
+    await watched_until(home, {home.digest: "opt-in-revoked"})  # only an operator lifts it
+    await home.reconciler.run([home.digest], enrolling=True)
+    calls = home.github.double.calls["repository"]
+    await watched_until(home, {})
+    assert home.github.double.calls["repository"] == calls  # it was found good, once
+
+
+async def test_an_entry_from_before_its_workflow_waits_for_it(home: House) -> None:
+    home.file(None)
+    await watched_until(home, {home.digest: "workflow-pending"})
+    home.file(OLD)
+    await home.reconciler.run()
+    assert await home.store.suspended() == {}
+
+
+async def test_an_entry_that_cannot_be_read_yet_stays_as_it_is_and_an_attested_one_is_not_read(home: House) -> None:
+    home.github.double.script(home.one.subscription.repository, {"status": 500}, on="repository")
+    await watched_until(home, {})
+    assert home.github.double.calls["repository"] == 1
+    home.enrolled[home.digest] = replace(home.one, attested=True)
+    home.github.double.calls.clear()
+    listed = list(home.enrolled.values())
+    watching = asyncio.create_task(Reconciler(home.store, home.destinations, lambda: listed).watch())
+    await asyncio.sleep(0.2)
+    watching.cancel()
+    assert home.github.double.calls["repository"] == 0
+
+
 async def test_enrolling_where_nothing_can_be_read(home: House) -> None:
     name, new = home.one.subscription.repository, enrolled_with(NEW)
     await home.store.suspend(home.digest, "opt-in-revoked")

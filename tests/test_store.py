@@ -272,6 +272,42 @@ async def test_enough_replicas(server: PrivateValkey) -> None:
         first.config_set("port", "0")
 
 
+async def test_a_repeated_call_is_not_answered_before_the_replicas_have_the_first_ones_write(
+    server: PrivateValkey,
+) -> None:
+    """WAIT counts what its own connection wrote: a repeat writes nothing, so it has to wait for what came before it."""
+    with PrivateValkey() as replica, server.client() as first, replica.client() as second:
+        first.flushall()
+        port = str(free_port())
+        first.config_set("port", port)
+        second.replicaof("127.0.0.1", port)
+        for _ in range(500):
+            if second.info("replication")["master_link_status"] == "up":
+                break
+            await asyncio.sleep(0.02)
+        store = await Store.open(server.url, wait_replicas=1, require=True)
+        await store.admit(admit("d0"))
+        batch = await one_batch(store)
+        assert await store.started(batch, NOW)
+        replica.pause()  # connected, and behind
+        for _ in range(4):
+            other = await Store.open(server.url, wait_replicas=1)
+            with pytest.raises(Unavailable, match="store-replicas"):
+                await other.admit_run(batch.dispatch, DIGEST, "1", "j", NOW, 60)
+            with pytest.raises(Unavailable, match="store-replicas"):
+                await other.admit(admit("d1"))
+            await other.close()
+        replica.resume()
+        assert await store.admit_run(batch.dispatch, DIGEST, "1", "j", NOW, 60) == "admitted"
+        assert (await status(store, admit("d1")))[0] == "queued"
+        second.replicaof("NO", "ONE")
+        await store.close()
+        promoted = await Store.open(replica.url, require=True)
+        assert await promoted.admit_run(batch.dispatch, DIGEST, "2", "k", NOW, 60) == "taken"
+        await promoted.close()
+        first.config_set("port", "0")
+
+
 async def test_a_cluster() -> None:
     port, bus = free_port(), free_port()
     extra = (f"port {port}", "bind 127.0.0.1", "cluster-enabled yes", f"cluster-port {bus}")

@@ -61,7 +61,11 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
             "source": source,
             "repository": subscription.repository,
         }
-        facts |= {"installation": installation, "mode": options.get("mode")}
+        facts |= {
+            "installation": installation,
+            "mode": options.get("mode"),
+            "attested": options.get("attested") or None,
+        }
         done = enrollments.write(
             base,
             file,
@@ -77,11 +81,13 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
         refuse("; ".join(f"{p.file}: {p.key or 'document'} {p.problem} ({p.fix})" for p in error.problems))
     except (enrollments.Refused, GitHubRefusal) as refused:
         refuse(str(refused))
-    unknown = "the default branch was not compared, and were it suspended, it stays so"
-    looked = ask_if_there(base, lambda store: _reconcile(base, store, done.digest), unknown)
+    later = "opt-in and workflow are compared with the default branch when the gateway"
+    unknown = f"{later} reaches it; were it suspended, it stays so"
+    looked = ask_if_there(base, lambda store: _reconcile(base, store, done.digest), unknown, f"note: {later} starts")
     rows, resumed = looked or ([], False)
+    waits = any(row.digest == done.digest and row.reason == PENDING for row in rows)
     for row in rows:
-        _tell_row(row, done.digest)
+        _tell_row(row, done.digest, waits=waits)
     _tell(done, source, resumed=bool(resumed), as_json=as_json)
 
 
@@ -96,10 +102,12 @@ async def _reconcile(base: Base, store: Store, digest: str) -> tuple[list[Row], 
     return rows, was_suspended and any(row.digest == digest and row.state == "active" for row in rows)
 
 
-def _tell_row(row: Row, digest: str) -> None:
+def _tell_row(row: Row, digest: str, *, waits: bool) -> None:
     """Say on standard error what the default branch means for a subscription of the workflow."""
     if row.digest != digest:
-        if row.state == "active":
+        if row.state == "active" and waits:
+            click.echo(f"note: until then {row.digest} goes on; revoke it only after the switch", err=True)
+        elif row.state == "active":
             click.echo(
                 f"note: {row.digest} concerns the same workflow and is active; revoke it if you replace it", err=True
             )

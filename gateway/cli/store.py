@@ -24,10 +24,15 @@ def ask(base: Base | Configuration, question: Callable[[Store], Awaitable[T]]) -
     return asyncio.run(work())
 
 
-def ask_if_there(base: Base, question: Callable[[Store], Awaitable[Any]], otherwise: str) -> Any:
-    """Ask where the store answers; else say on standard error what is therefore not known, and return None."""
+def ask_if_there(base: Base, question: Callable[[Store], Awaitable[Any]], otherwise: str, empty: str = "") -> Any:
+    """Ask where the store answers; else say on standard error what is therefore not known, and return None.
+
+    `empty` is said of an embedded store that nobody has started yet.
+    """
     embedded = base.settings.store.embedded
     if embedded is not None and not (base.file.parent / embedded).exists():
+        if empty:
+            click.echo(empty, err=True)
         return None  # nothing has ever been stored
     try:
         return ask(base, question)

@@ -28,6 +28,7 @@ def subscriptions(config: Path, *, as_json: bool) -> None:
         return
     for row in rows:
         click.echo(f"{row.state:10} {row.digest or '(no digest)'}  {row.source or '-'} > {row.repository or '-'}")
-        click.echo(f"           {row.file}" + (f": {row.reason}" if row.reason else ""))
+        vouched = ", attested: nobody reads what runs" if row.attested else ""
+        click.echo(f"           {row.file}{vouched}" + (f": {row.reason}" if row.reason else ""))
     if not rows:
         click.echo("nothing is enrolled; see: gateway enroll --help", err=True)

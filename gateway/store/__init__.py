@@ -28,6 +28,7 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 | `gw:modes` | hash | modes other than `auto`, as last seen | one field a subscription |
 | `gw:fact:<name>` | string | remembered facts | TTL of the caller |
 | `gw:schema` | string | schema version | one value |
+| `gw:copied` | string | what `wait_replicas` waits for | 1 minute |
 """
 
 from gateway.store.client import check_durability

@@ -25,6 +25,7 @@ from gateway.store.scripts import script
 log = logging.getLogger(__name__)
 SCHEMA = "1"
 SCHEMA_KEY = "gw:schema"
+COPIED_KEY = "gw:copied"
 OLDEST = (6, 2)
 # scripts whose answer to a repeated call is another: their callers look again instead
 ONCE = frozenset({"seal", "started", "done", "retry", "release", "dead", "replay_dead", "discard_dead", "answer"})
@@ -171,16 +172,18 @@ class Client:
     async def _with_wait(self, redis: Any, verb: str, code: str, key: str, args: Sequence[Any]) -> tuple[Any, Any]:
         """Send script and WAIT on one connection: WAIT counts only what its own connection wrote.
 
-        https://valkey.io/commands/wait/
+        A repeated call finds what the first one wrote and writes nothing, on another connection: a write of its own comes
+        between, which is copied after all that was written before it. https://valkey.io/commands/wait/
         """
         pipe = redis.pipeline(transaction=False)
         pipe.execute_command(verb, code, 1, key, *args)
+        pipe.execute_command("SET", COPIED_KEY, "1", "EX", 60)
         pipe.execute_command("WAIT", self.wait_replicas, int(CALL_S * 400))  # two of them fit: see NoScriptError
-        first, copies = await pipe.execute(raise_on_error=False)
-        for result in (first, copies):
+        answers = await pipe.execute(raise_on_error=False)
+        for result in answers:
             if isinstance(result, Exception):
                 raise result
-        return first, copies
+        return answers[0], answers[2]
 
 
 def _nodes_of(answer: Any) -> list[dict[str, Any]]:

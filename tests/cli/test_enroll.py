@@ -130,6 +130,19 @@ def test_enroll_copies_the_document_and_writes_its_entry(desk: Desk) -> None:
     )
 
 
+def test_enrolling_before_the_first_start_says_when_it_is_compared(desk: Desk) -> None:
+    assert "compared with the default branch when the gateway starts" in desk.enroll().stderr
+
+
+def test_what_is_attested_is_listed_and_in_the_audit_trail_as_such(desk: Desk) -> None:
+    assert desk.enroll(LINEAR, "linear-acme", "--attested").exit_code == 0
+    [row] = desk.rows()
+    assert row["attested"] is True
+    assert "attested" in desk.run("subscriptions").output
+    [noted] = [json.loads(line) for line in (desk.enrolled / KEPT).read_text().splitlines()]
+    assert noted["attested"] is True
+
+
 def test_enrolling_again_changes_nothing_and_keeps_options(desk: Desk) -> None:
     assert desk.enroll(LINEAR, "linear-acme", "--mode", "ask", "--attested").exit_code == 0
     first = (desk.enrolled / "linear-issue-created.toml").read_text()

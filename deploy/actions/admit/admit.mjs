@@ -26,6 +26,9 @@ const MAX_FILTER_CHARACTERS = 1024;
 const ATTEMPTS = 6;
 const CALL_MS = 20_000;
 const MAX_WAIT_S = 30;
+const MAX_ANSWER_BYTES = 65_536;
+const MAX_DEPTH = 64;
+const NODE_MAJOR = 20;
 
 const SHA256 = /^sha256:[0-9a-f]{64}$/;
 const UUID7 = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/;
@@ -48,10 +51,12 @@ const sha256 = (data) => createHash("sha256").update(data).digest("hex");
 const bytes = (text) => Buffer.byteLength(text, "utf8");
 
 /** RFC 8785: JavaScript's own JSON with sorted keys (https://www.rfc-editor.org/rfc/rfc8785). */
-function canonical(value) {
-  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
+function canonical(value, depth = 1) {
+  check(depth <= MAX_DEPTH, `a document is nested more than ${MAX_DEPTH} levels deep, which no gateway sends or compiles`);
+  const inner = (one) => canonical(one, depth + 1);
+  if (Array.isArray(value)) return `[${value.map(inner).join(",")}]`;
   if (!isObject(value)) return JSON.stringify(value);
-  const members = Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`);
+  const members = Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${inner(value[key])}`);
   return `{${members.join(",")}}`;
 }
 
@@ -139,9 +144,8 @@ function loadSubscription(path) {
     document.repository_id === undefined || !id || String(document.repository_id) === id,
     `the subscription ${path} is compiled for another repository id`,
   );
-  const workflow = (process.env.GITHUB_WORKFLOW_REF ?? "").split("@")[0];
   check(
-    workflow === `${document.repository}/${document.workflow}`,
+    (process.env.GITHUB_WORKFLOW_REF ?? "").startsWith(`${document.repository}/${document.workflow}@refs/`),
     `the subscription ${path} is compiled for another workflow file than the one that runs`,
   );
   return document;
@@ -221,7 +225,7 @@ function checkPayload(payload) {
 function checkEvents(gateway, document) {
   const names = gateway.events.map((event, n) => checkEvent(event, document, `gateway.events[${n}]`));
   check(new Set(names).size === 1, "gateway.events are of more than one trigger");
-  const distinct = new Set(gateway.events.map(canonical));
+  const distinct = new Set(gateway.events.map((event) => canonical(event)));
   check(distinct.size === names.length, "gateway.events holds an event twice");
 }
 
@@ -243,15 +247,30 @@ function endpoint(text) {
   return `${url.origin}${path.endsWith("/admission") ? path : `${path}/admission`}`;
 }
 
-/** One HTTP call; null where there was no answer. */
+/** One HTTP call. Where there was no whole answer the status is 0, and `why` is the error's code, such as ECONNREFUSED. */
 async function call(url, options) {
   try {
     const response = await fetch(url, { ...options, redirect: "manual", signal: AbortSignal.timeout(CALL_MS) });
-    return { status: response.status, headers: response.headers, text: await response.text() };
-  } catch {
-    return null;
+    return { status: response.status, headers: response.headers, text: await bounded(response) };
+  } catch (error) {
+    const code = error?.cause?.code ?? error?.name;
+    return { status: 0, headers: new Headers(), text: "", why: /^[A-Za-z0-9_]{1,64}$/.test(code) ? code : "error" };
   }
 }
+
+/** The text of an answer; one that is too long is no answer of a gateway, and reads as empty. */
+async function bounded(response) {
+  const chunks = [];
+  let size = 0;
+  for await (const chunk of response.body ?? []) {
+    size += chunk.length;
+    if (size > MAX_ANSWER_BYTES) return ""; // leaving the loop ends the transfer
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString("utf8");
+}
+
+const reasonOf = (body) => (typeof body.reason === "string" && /^[a-z0-9-]{1,64}$/.test(body.reason) ? body.reason : "");
 
 function parsed(answer) {
   try {
@@ -266,13 +285,21 @@ function parsed(answer) {
 async function insist(ask, what) {
   for (let attempt = 1; ; attempt += 1) {
     const answer = await ask();
-    const passing = answer === null || answer.status === 429 || answer.status >= 500;
+    const passing = answer.status === 0 || answer.status === 429 || answer.status >= 500;
     if (!passing) return answer;
-    const why = answer === null ? "no answer" : `HTTP ${answer.status}`;
-    check(attempt < ATTEMPTS, `${what} is not available (${why}); run this job again when it is`);
-    const stated = Number(answer?.headers.get("retry-after") ?? "");
+    check(attempt < ATTEMPTS, `${what} is not available (${why(answer)}). Then run this job again: the dispatch is still open`);
+    const stated = Number(answer.headers.get("retry-after") ?? "");
     await sleep(1000 * Math.min(Number.isFinite(stated) && stated > 0 ? stated : 2 ** attempt, MAX_WAIT_S));
   }
+}
+
+/** Why there was no usable answer, and what to do. */
+function why(answer) {
+  if (answer.status === 0) {
+    return `no answer, ${answer.why}: compare the address, its DNS and its certificate; no HTTP proxy is used`;
+  }
+  const reason = reasonOf(parsed(answer));
+  return `HTTP ${answer.status}${reason ? `, ${told(reason)}` : ": look at the gateway's log and at what stands before it"}`;
 }
 
 /** https://docs.github.com/en/actions/reference/security/oidc#methods-for-requesting-the-oidc-token */
@@ -283,7 +310,10 @@ async function identityToken(audience) {
   const headers = { Authorization: `Bearer ${bearer}`, Accept: "application/json" };
   const answer = await insist(() => call(asked, { headers }), "GitHub's identity token service");
   const token = answer.status === 200 ? parsed(answer).value : undefined;
-  check(typeof token === "string" && token !== "", `GitHub gave no identity token (HTTP ${answer.status})`);
+  check(
+    typeof token === "string" && /^[\w-]+\.[\w-]+\.[\w-]+$/.test(token),
+    `GitHub gave no identity token (HTTP ${answer.status}); give this job \`permissions: id-token: write\``,
+  );
   process.stdout.write(`::add-mask::${token}\n`);
   return token;
 }
@@ -294,40 +324,70 @@ async function ask(receiver, token, gateway) {
   return insist(() => call(receiver, { method: "POST", headers, body }), "the receiver");
 }
 
+const COMPILE = "compile and enroll the merged workflow again";
 const FIXES = {
-  audience: "the receiver has another workflow hash or audience prefix: compile and enroll the merged workflow",
-  "workflow-hash": "the workflow file is not the one that was enrolled: compile and enroll it again",
-  workflow: "another workflow file is enrolled; a reusable workflow cannot be admitted",
-  ref: "the run is not of the default branch",
-  repository: "another repository is enrolled, by name or by id",
+  // not proven
+  token: "the receiver does not accept the token: compare admission.jwks_url with this GitHub's issuer",
+  issuer: "admission.issuer is not this GitHub's issuer",
+  audience: `the receiver has another workflow hash or audience prefix: ${COMPILE}`,
+  freshness: "the clocks of receiver and GitHub differ",
+  claims: "the token lacks a claim that GitHub writes: compare admission.issuer with this GitHub's version",
+  "replayed-token": "this run's token was used for another dispatch: run the job again",
+  "header-repeated": "something before the receiver adds an Authorization header: take that out",
+  // not allowed
+  "not-enrolled": "the subscription is not enrolled at this receiver: compare the address, or `gateway enroll` it",
+  denied: "the enrollment or its source is in mode deny",
+  suspended: "the subscription is suspended: `gateway subscriptions` says why, `gateway enroll` resumes it",
+  event: "the run was not started by repository_dispatch",
+  repository: "another repository is enrolled, by name or by id: compile and enroll it for this one",
   sender: "the receiver knows another App bot user: compare github.sender_id with sender-id",
   environment: "the job that is admitted must not use a deployment environment; use one in a later job",
-  suspended: "the subscription is suspended: `gateway subscriptions` says why, `gateway enroll` resumes it",
-  denied: "the enrollment denies dispatches",
-  "not-enrolled": "the subscription is not enrolled at this receiver",
-  "unknown-dispatch": "the receiver sent no such dispatch for this subscription",
-  "replayed-token": "this run's token was used for another dispatch",
+  ref: "the run is not of the default branch",
+  workflow: "another workflow file is enrolled; a reusable workflow cannot be admitted",
+  "workflow-hash": `the workflow file is not the one that was enrolled: ${COMPILE}`,
+  // not to be had
+  "unknown-dispatch": "the receiver sent no such dispatch for this subscription, or longer than 7 days ago",
   expired: "the dispatch is older than admission.window_s",
-  issuer: "admission.issuer is not this GitHub's issuer",
-  token: "the receiver does not accept the token: compare admission.jwks_url with this GitHub's issuer",
-  freshness: "the clocks of receiver and GitHub differ",
+  request: "the receiver is of another version than this action: update the older of the two",
+  "body-too-large": "something before the receiver changes the request: let it through as it is",
+  "body-framing": "something before the receiver changes the request: let it through as it is",
+  "body-too-slow": "the request came too slowly to the receiver: run this job again",
+  "content-encoding": "something before the receiver compresses the request: let it through as it is",
+  // cannot be told now
+  "jwks-unavailable": "the receiver cannot fetch GitHub's keys: compare admission.jwks_url, and let it reach that",
+  "contents-unreadable": "the gateway's App may not read contents: grant `contents: read`, or `gateway enroll --attested`",
+  "repository-id-unknown": "the enrollment has no repository id: `gateway enroll` the document again",
+  "admission-off": "this process of the gateway admits nobody: its role has no App or store",
 };
+
+const AWAY = { store: "the gateway's store is away", github: "the gateway cannot ask GitHub" };
+
+const told = (reason) => `${reason}: ${FIXES[reason] ?? AWAY[reason.split("-")[0]] ?? "see the receiver's log"}`;
 
 function judge(answer, gateway, payload) {
   const body = parsed(answer);
-  const reason = typeof body.reason === "string" && /^[a-z0-9-]{1,64}$/.test(body.reason) ? body.reason : "";
+  const reason = reasonOf(body);
   if (answer.status === 409 && body.admitted === false && reason === "taken") throw new Taken();
-  const told = reason ? `${reason}: ${FIXES[reason] ?? "see the receiver's log"}` : "is this the gateway's address?";
-  check(answer.status === 200 && body.admitted === true, `the receiver refused this run (HTTP ${answer.status}, ${told})`);
+  const moved = answer.status >= 300 && answer.status < 400;
+  const hint = moved ? "a redirect is never followed: give the address it leads to" : "is this the gateway's address?";
+  check(
+    answer.status === 200 && body.admitted === true,
+    `the receiver refused this run (HTTP ${answer.status}, ${reason ? told(reason) : hint})`,
+  );
   check(String(body.run_id) === process.env.GITHUB_RUN_ID, "the receiver admitted another run than this one");
-  check(body.envelope_digest === digest(payload), "the payload is not the one that was sent");
+  check(
+    body.envelope_digest === digest(payload),
+    "the payload is not the one that was sent: somebody else dispatched it under this id; it was not used",
+  );
   check(body.events === gateway.events.length, "the payload does not have as many events as were sent");
 }
 
 // -- the step ----------------------------------------------------------------------------------------------------------
 
 async function admit() {
-  check(process.env.GITHUB_EVENT_PATH, "there is no event");
+  const major = Number(process.versions.node.split(".")[0]);
+  check(major >= NODE_MAJOR, `this is Node ${major}; the action needs Node ${NODE_MAJOR}, as action.yml says: update the runner`);
+  check(process.env.GITHUB_EVENT_PATH, "there is no event: run this as a step of a workflow");
   const event = readJson(process.env.GITHUB_EVENT_PATH, 1_048_576, "the event");
   checkSender(event, input("sender-id"));
   const receiver = endpoint(input("receiver"));
@@ -341,11 +401,13 @@ async function admit() {
   const gateway = checkPayload(event.client_payload);
   const document = documents.find((one) => one.digest === gateway.subscription && one.event_type === event.action);
   if (document === undefined) {
-    // A rollover: the receiver learns from the refusal that the default branch has another workflow now.
-    await ask(receiver, await identityToken(prefix + documents[0].workflow_hash), gateway);
+    // A rollover: the receiver learns from the refusal that the default branch may have another workflow now. The audience
+    // is nobody's, so that this run, which cannot use the events, is never the one that is admitted.
+    await ask(receiver, await identityToken(`${prefix}another-subscription`), gateway);
     throw new Refused(
       "the envelope is of another subscription than those given. After a rollover this passes by itself: the receiver looks " +
-        "at the default branch now, and sends what waits under the new subscription",
+        "at the default branch now, and sends what waits under the new subscription. Where only the grants changed, commit " +
+        "the new document too and name both in the input subscription",
     );
   }
   checkEvents(gateway, document);

@@ -97,7 +97,12 @@ async def take_kept(store: Store, base: Base | Configuration) -> int:
         except OSError:  # another process was first, or the folder is read-only for us
             continue
         for line in lines:
-            await store.write_audit(json.loads(line))
+            try:
+                entry = json.loads(line)
+            except ValueError:  # cut off by a full disk, say; the others are still entries
+                log.event("audit-unreadable", logging.ERROR, file=path.name)
+                continue
+            await store.write_audit(entry)
             taken += 1
         claim.unlink()
     return taken
@@ -129,3 +134,5 @@ async def catch_up(store: Store, configuration: Configuration) -> None:
         await follow_modes(store, configuration)
     except Unavailable as error:
         log.event("audit-behind", logging.WARNING, reason=error.reason)
+    except Exception:  # noqa: BLE001 (a kept file that cannot be read or removed must neither end the server nor stay unseen)
+        log.LOGGER.exception("audit-bug", extra={"event": "audit-bug"})

@@ -1,10 +1,15 @@
 """Operators' commands on a real store: dead letters, replays, questions and the trail of all of it."""
 
 import asyncio
+import contextlib
 import json
 import re
+import select
+import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +60,41 @@ def dead_letter(server: PrivateValkey, config: Path, number: int = 1) -> str:
     return stored(server, work)
 
 
+@contextmanager
+def losing_one_answer(server: PrivateValkey, marked: bytes) -> Iterator[tuple[str, threading.Event]]:
+    """A store address whose connection breaks once: when the server has answered a call that holds `marked`."""
+    lost = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(near: socket.socket) -> None:
+        with near, socket.socket(socket.AF_UNIX) as far:
+            far.connect(str(server.socket))
+            while True:
+                for ready in select.select([near, far], [], [])[0]:
+                    data = ready.recv(1_000_000)
+                    if not data:
+                        return
+                    if ready is far and marks and not lost.is_set():
+                        lost.set()
+                        return
+                    if ready is near and marked in data.replace(b"\\", b""):
+                        marks.append(data)
+                    (far if ready is near else near).sendall(data)
+
+    marks: list[bytes] = []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", lost
+    finally:
+        listener.close()
+
+
 def actions(config: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(gateway(config, "audit", "--json").stdout)["actions"]
     return found
@@ -102,6 +142,20 @@ def test_a_replay_is_a_new_dispatch_of_the_projected_event(server: PrivateValkey
     assert record is not None
     assert (record["outcome"], record["reason"], record["first"]) == ("forwarded", "replay", queued.delivery)
     assert actions(config)[0]["replayed_as"] == new["id"]
+
+
+def test_a_replay_whose_answer_is_lost_is_queued_once(server: PrivateValkey, config: Path) -> None:
+    """The connection breaks after the server has queued it; the call is repeated."""
+    queued = stored(server, lambda store: admit(store, load_configuration(config)))
+    first = stored(server, lambda store: store.seal("linear-acme", time.time(), 60, 1))[0]
+    stored(server, lambda store: store.done(first, time.time()))
+    with losing_one_answer(server, b'"reason":"replay"') as (url, lost):
+        config.write_text(config.read_text().replace(server.url, url))
+        done = gateway(config, "replay", queued.delivery, "--json")
+    assert done.exit_code == 0, done.output
+    assert lost.is_set()
+    depth = stored(server, lambda store: store.depth("linear-acme"))
+    assert (depth.waiting, depth.sealed) == (1, 0)
 
 
 def test_what_cannot_be_replayed_says_why(server: PrivateValkey, config: Path) -> None:
@@ -184,6 +238,18 @@ def test_a_claim_whose_owner_died_is_taken_again_and_a_living_one_is_not(
     assert stored(server, lambda store: audit.take_kept(store, configuration)) == 0
     monkeypatch.setattr(audit, "CLAIM_S", -1.0)
     assert stored(server, lambda store: audit.take_kept(store, configuration)) == 1
+
+
+def test_a_kept_line_that_was_cut_off_stops_nothing(
+    server: PrivateValkey, config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config.write_text(re.sub(r'path = ".*"', 'path = "enrolled"', config.read_text().partition("[[enrollments]]")[0]))
+    (config.parent / "enrolled").mkdir()
+    configuration = load_configuration(config)
+    (config.parent / "enrolled" / audit.KEPT).write_text('{"action":"revoke"}\n{"acti\n{"action":"enroll"}\n')
+    assert stored(server, lambda store: audit.take_kept(store, configuration)) == 2
+    assert [record.message for record in caplog.records] == ["audit-unreadable"]
+    assert list((config.parent / "enrolled").glob(audit.KEPT + "*")) == []
 
 
 def test_a_changed_mode_is_in_the_trail_once_whoever_changed_it(server: PrivateValkey, config: Path) -> None:

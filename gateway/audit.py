@@ -173,3 +173,5 @@ async def catch_up(store: Store, configuration: Configuration) -> None:
         await follow_modes(store, configuration)
     except Unavailable as error:
         log.event("audit-behind", logging.WARNING, reason=error.reason)
+    except Exception:  # noqa: BLE001 (a kept file that cannot be read or removed must neither end the server nor stay unseen)
+        log.LOGGER.exception("audit-bug", extra={"event": "audit-bug"})

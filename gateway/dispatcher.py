@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 import orjson
 
 from gateway import envelope
+from gateway.circuit import Circuit
 from gateway.envelope import EnvelopeEvent
 from gateway.errors import Unavailable
 from gateway.github import Answer, GitHubAway, GitHubRefusal
@@ -96,37 +97,6 @@ class Settled:
     reason: str
     answer: Answer | None
     took_s: float
-
-
-class Circuit:
-    """Counts outages of one API host: after `threshold` in a row nothing is sent but one probe at a time, ever rarer."""
-
-    def __init__(self, threshold: int = 5, first_s: float = 1.0, most_s: float = 60.0) -> None:
-        self._threshold, self._first_s, self._most_s = threshold, first_s, most_s
-        self._failures = 0
-        self._trips = 0
-        self.probe_at: float | None = None
-
-    @property
-    def open(self) -> bool:
-        """True while only probes may pass."""
-        return self.probe_at is not None
-
-    def may_probe(self, now: float) -> bool:
-        """Tell whether the next probe is due."""
-        return self.probe_at is not None and now >= self.probe_at
-
-    def record(self, outage: bool, now: float) -> None:
-        """Note one answer."""
-        if not outage:
-            self._failures, self._trips, self.probe_at = 0, 0, None
-            return
-        self._failures += 1
-        # What was under way when it opened fails as well: that tells nothing new.
-        if self._failures >= self._threshold and (self.probe_at is None or now >= self.probe_at):
-            wait_s = min(self._first_s * 2 ** min(self._trips, 16), self._most_s)
-            self.probe_at = now + wait_s * random.uniform(0.5, 1.0)  # noqa: S311 (spread, not a secret)
-            self._trips += 1
 
 
 class Dispatcher:
@@ -267,7 +237,7 @@ class Dispatcher:
         return sources[cut:] + sources[:cut]
 
     def _room(self) -> int:
-        if self.circuit.open:
+        if self.circuit.wide:
             return int(not self._tasks and self.circuit.may_probe(asyncio.get_running_loop().time()))
         return min(SHARE, self._limits.taken - len(self._tasks))
 
@@ -312,7 +282,7 @@ class Dispatcher:
     # -- one batch ---------------------------------------------------------------------------------------------------
 
     def _begin(self, batch: Batch) -> None:
-        task = asyncio.create_task(self._turn_of(batch, probe=self.circuit.open))
+        task = asyncio.create_task(self._turn_of(batch))
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -321,10 +291,10 @@ class Dispatcher:
 
         task.add_done_callback(ended)
 
-    async def _turn_of(self, batch: Batch, *, probe: bool) -> None:
+    async def _turn_of(self, batch: Batch) -> None:
         """Give one leased batch its turn; whatever goes wrong costs this turn alone."""
         began = asyncio.get_running_loop().time()
-        turn = _Turn(batch, self._enrolled(batch.digest), probe, began, began + LEASE_S)
+        turn = _Turn(batch, self._enrolled(batch.digest), began, began + LEASE_S)
         keeper = asyncio.create_task(self._keep_lease(turn))
         try:
             settled = await self._decide(turn)
@@ -407,8 +377,8 @@ class Dispatcher:
         if parked_until > now:
             await self._give_back(turn, parked_until - now + _jitter(1.0))
             return None
-        if self.circuit.probe_at is not None and not turn.probe:
-            await self._give_back(turn, max(self.circuit.probe_at - ticks, POLL_MIN_S))
+        if self.circuit.holds(enrolled.subscription.repository.lower()) and not self.circuit.probe(ticks):
+            await self._give_back(turn, max((self.circuit.probe_at or 0.0) - ticks, POLL_MIN_S))
             return None
         return await self._send(turn, enrolled, now)
 
@@ -424,7 +394,7 @@ class Dispatcher:
             return None
         turn.ends = ticks + LEASE_S
         answer = await self._github.dispatch(enrolled.installation, repository, body)
-        self.circuit.record(answer.outage, asyncio.get_running_loop().time())
+        self.circuit.record(repository.lower(), answer.outage, asyncio.get_running_loop().time())
         turn.answer = answer
         return await self._settle(turn, enrolled, answer, turn.first(now))
 
@@ -517,7 +487,6 @@ class _Turn:
 
     batch: Batch
     enrolled: Enrolled | None
-    probe: bool
     began: float
     ends: float
     answer: Answer | None = None

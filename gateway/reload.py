@@ -34,7 +34,14 @@ class Reloader:
         taken = last = self._gateway.configuration.stamp
         while True:
             asked = await self._wait()
-            now = await asyncio.to_thread(folder_stamp, self._folder())
+            try:
+                now = await asyncio.to_thread(folder_stamp, self._folder())
+            except OSError as error:  # no descriptor is free, say: nothing that has to end a process that serves
+                log.event("reload-unseen", logging.WARNING, problem=error.strerror)
+                if asked:
+                    self._asked.set()
+                    await asyncio.sleep(self._poll_s)
+                continue
             if asked or (now != taken and now == last):
                 # a refused set is tried again when it changes again, not every second
                 taken = self._gateway.configuration.stamp if await reload(self._gateway) else now

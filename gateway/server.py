@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from gateway import asks, log
+from gateway import asks, connections, log
 from gateway.admission import Admission
 from gateway.app import Gateway, public_app
 from gateway.console import admin_app
@@ -63,6 +63,7 @@ def run(config: Path, role: str, admin_bind: str | None) -> int:
     except PortTaken as error:
         log.event("port-taken", logging.ERROR, bind=str(error))
         return 3
+    connections.install()
     return uvloop.run(serve(configuration, role, sockets, binds))
 
 

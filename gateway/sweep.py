@@ -173,9 +173,10 @@ class AppHook:
 
 @dataclass(frozen=True, slots=True)
 class GitLabHook:
-    """A project's hook. Its log of 7 days has no times that its documentation names, so its growing ids stand for them.
+    """A project's or group's hook. Its log of 7 days has no times that its documentation names: growing ids stand for them.
 
-    https://docs.gitlab.com/api/project_webhooks/#list-all-events-for-a-project-webhook
+    https://docs.gitlab.com/api/project_webhooks/#list-all-events-for-a-project-webhook,
+    https://docs.gitlab.com/api/group_webhooks/#list-all-group-hook-events
     """
 
     api: wire.Api
@@ -206,6 +207,36 @@ def _gitlab_row(row: Mapping[str, Any]) -> Attempt:
         float(row["id"]),
         datetime.fromisoformat(at).timestamp() if isinstance(at, str) else None,
     )
+
+
+async def _group_hooks(api: wire.Api, want: wire.Want) -> list[str]:
+    """The hooks of the groups above the granted projects that send to us, where the token may list them (an Owner's may).
+
+    https://docs.gitlab.com/api/projects/#list-all-ancestor-groups, https://docs.gitlab.com/api/group_webhooks/
+    """
+    groups: set[int] = set()
+    for project in want.granted("projects"):
+        groups |= {int(row["id"]) for row in await _listed(api, f"/projects/{project}/groups")}
+    found = []
+    for group in sorted(groups):
+        try:
+            rows = await _listed(api, f"/groups/{group}/hooks")
+        except wire.WireRefused as error:
+            if error.status not in (403, 404):
+                raise
+            continue  # another's group, or a tier without group hooks
+        found += [f"groups/{group}/hooks/{row['id']}" for row in rows if row["url"] == want.url]
+    return found
+
+
+async def _listed(api: wire.Api, path: str) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for number in range(1, PAGES + 1):
+        rows = await api.call("GET", f"{path}?per_page=100&page={number}")
+        found += rows
+        if len(rows) < 100:
+            break
+    return found
 
 
 class Sweeper:
@@ -259,7 +290,10 @@ class Sweeper:
             wiring = wire.wiring_for(configuration, name, self._session)
             hooks = await provider.find(wiring.api, wiring.want, provider.desired(wiring.want))
             kind = GitHubHook if provider.title == "GitHub" else GitLabHook
-            found += [kind(wiring.api, f"{hook.scope}/hooks/{hook.id}") for hook in hooks]
+            scopes = [f"{hook.scope}/hooks/{hook.id}" for hook in hooks]
+            if kind is GitLabHook:
+                scopes += await _group_hooks(wiring.api, wiring.want)
+            found += [kind(wiring.api, scope) for scope in scopes]
         public = configuration.settings.server.public_url
         if provider.title == "GitHub" and public is not None and await self._app.hook_url() == f"{public}/hooks/{name}":
             found.append(AppHook(self._app))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvloop
 
-from gateway import log, server
+from gateway import connections, log, server
 from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Unavailable
 from gateway.settings import Configuration, load_configuration
@@ -62,6 +62,7 @@ def run_worker(config: Path, role: str, number: int, parent: int, sockets: dict[
     for one in taken.values():
         one.setblocking(False)
     binds = {"worker": str(number)}
+    connections.install()
     return uvloop.run(server.serve(configuration, role, taken, binds, configuration.settings.server.workers))
 
 

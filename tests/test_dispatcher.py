@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from gateway import dispatcher as module
-from gateway.dispatcher import Circuit, Dispatcher, Gate, Limits, Settled, backoff_s
+from gateway.circuit import Circuit
+from gateway.dispatcher import Dispatcher, Gate, Limits, Settled, backoff_s
 from gateway.doubles.github import Running, running
 from gateway.errors import Unavailable
 from gateway.github import GitHubApp, open_session
@@ -477,6 +479,90 @@ async def test_a_stuck_repository_delays_no_other(house: House) -> None:
     house.dispatcher._drain_s = 0.0
 
 
+async def test_a_repository_that_answers_500_for_ever_delays_no_other(house: House) -> None:
+    """Its failures come in a row, as those of a dead GitHub do, and there are more of them than of anything else."""
+    house.script("acme/web", *[{"status": 500}] * 5_000)
+    for number in range(60):
+        await house.admit(house.enroll("acme/web", name=str(number)))
+    dispatcher = house.start()
+    await until(lambda: house.github.double.calls["dispatch"] >= 10)
+    waits = []
+    for number in range(12):
+        began, before = time.monotonic(), len(house.sent)
+        await house.admit(house.enroll("beta/app" if number % 2 else "acme/api", 12 if number % 2 else 11))
+        dispatcher.wake()
+        await until(lambda before=before: len(house.sent) > before, 3)  # type: ignore[misc]
+        waits.append(time.monotonic() - began)
+        await asyncio.sleep(0.1)
+    assert max(waits) < 1.0, waits
+    assert {sent["repo"] for sent in house.sent} == {"acme/api", "beta/app"}
+
+
+async def test_a_thousand_subscriptions_share_one_dispatcher(house: House) -> None:
+    """Each gets its turn while a third of them is stuck, and all of them in the end; what is under way is bounded."""
+    repositories = [("acme/web", 11), ("acme/api", 11), ("beta/app", 12)]
+    house.script("acme/web", *[{"status": 500}] * 2_000)
+    urls: dict[str, set[str]] = {repository: set() for repository, _ in repositories}
+    admissions = []
+    for number in range(1_000):
+        repository, installation = repositories[number % 3]
+        enrolled = house.enroll(repository, installation, name=str(number))
+        for part in range(2):
+            url = f"https://linear.app/acme/issue/T-{number}-{part}"
+            urls[repository].add(url)
+            admissions.append(house.admit(enrolled, event(url), source=f"s{number % 5}"))
+    await asyncio.gather(*admissions)
+    house.sources = [f"s{number}" for number in range(5)]
+    dispatcher = house.start(limits=Limits(taken=128))
+    most = 0
+
+    def sent(repository: str) -> list[str]:
+        nonlocal most
+        most = max(most, dispatcher.in_flight)
+        bodies = [one["client_payload"]["gateway"] for one in house.sent if one["repo"] == repository]
+        return [each["url"] for body in bodies for each in body["events"]]
+
+    healthy = ("acme/api", "beta/app")
+    await until(lambda: all(len(sent(one)) >= len(urls[one]) for one in healthy), 40)
+    assert sent("acme/web") == []
+    house.github.double._scripts.clear()
+    await until(lambda: len(sent("acme/web")) >= len(urls["acme/web"]), 60)
+    await until(lambda: not dispatcher.in_flight)
+    assert {one: sorted(sent(one)) for one in urls} == {one: sorted(urls[one]) for one in urls}
+    assert most <= 128
+    assert house.github.double.most_in_flight <= Limits().overall
+    assert not dispatcher._slots
+    assert not dispatcher._taken
+
+
+async def test_memory_is_bounded_however_much_is_queued(house: House) -> None:
+    """Of a long queue only what is under way is in memory: the same for 50,000 events as for 1,000."""
+    house.github.double.script("acme/web", *[{"delay_s": 0.2}] * 50)
+    one = house.enroll("acme/web")
+    lane, peaks = f"{one.subscription.digest}:issue-created", []
+    with house.valkey.client() as client:
+        for total in (1_000, 50_000):
+            pipe = client.pipeline(transaction=False)
+            have = client.llen(f"gw:{{s1}}:lane:{lane}")
+            for number in range(have, total):
+                entry = event(f"https://linear.app/acme/issue/M-{number}-{'x' * 200}")
+                pipe.rpush(f"gw:{{s1}}:lane:{lane}", f"{int(time.time() * 1000)}\nd{number}\n{entry}")
+            pipe.zadd("gw:{s1}:ready", {lane: 0})
+            pipe.execute()
+            tracemalloc.start()
+            dispatcher = house.start()
+            await until(lambda: house.github.double.in_flight == 1)
+            await house.store.depth("s1")
+            await house.store.lanes("s1")
+            await asyncio.sleep(0.3)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+            await house.stop()
+            assert dispatcher.in_flight == 0
+        assert client.llen(f"gw:{{s1}}:lane:{lane}") > 49_000
+    assert peaks[1] < peaks[0] * 1.5 + 500_000, peaks
+
+
 async def test_an_installation_has_at_most_its_slots(house: House) -> None:
     for repo in ("acme/web", "acme/api"):
         house.script(repo, *[{"delay_s": 0.05}] * 20)
@@ -499,33 +585,43 @@ def test_backoff_doubles_to_a_quarter_of_an_hour_with_full_jitter() -> None:
 
 
 def test_a_circuit_opens_probes_and_closes() -> None:
-    def opened() -> bool:
-        return circuit.open
-
     circuit = Circuit(threshold=3, first_s=1.0, most_s=4.0)
-    circuit.record(True, 0)
-    circuit.record(True, 0)
-    circuit.record(False, 0)
+    circuit.record("a", True, 0)
+    circuit.record("a", True, 0)
+    circuit.record("b", False, 0)
     for _ in range(2):
-        circuit.record(True, 0)
-    assert not opened()
-    circuit.record(True, 0)
-    assert opened()
+        circuit.record("a", True, 0)
+    assert not circuit.holds("a")
+    circuit.record("a", True, 0)
+    assert circuit.holds("a")
     assert circuit.probe_at is not None
     assert 0.5 <= circuit.probe_at <= 1.0
     first = circuit.probe_at
     for _ in range(50):  # what was under way
-        circuit.record(True, 0.1)
+        circuit.record("a", True, 0.1)
     assert circuit.probe_at == first
-    assert not circuit.may_probe(0.1)
+    assert not circuit.probe(0.1)
     now = 0.0
     for longest in (2.0, 4.0, 4.0, 4.0):
         now = circuit.probe_at
-        assert circuit.may_probe(now)
-        circuit.record(True, now)
+        assert circuit.probe(now)
+        assert not circuit.probe(now)  # one at a time
+        circuit.record("a", True, now)
         assert longest / 2 <= circuit.probe_at - now <= longest
-    circuit.record(False, now)
-    assert not opened()
+    circuit.record("a", False, now)
+    assert not circuit.holds("a")
+
+
+def test_a_circuit_tells_a_repository_from_the_host() -> None:
+    circuit = Circuit()
+    for _ in range(50):
+        circuit.record("a", True, 0)
+        circuit.record("b", True, 0)
+    assert ([circuit.holds(one) for one in "abc"], circuit.wide) == ([True, True, False], False)
+    circuit.record("c", True, 0)
+    assert ([circuit.holds(one) for one in "abcd"], circuit.wide) == ([True] * 4, True)
+    circuit.record("d", False, 0)
+    assert not any(circuit.holds(one) for one in "abcd")
 
 
 async def test_an_outage_is_probed_not_hammered(house: House, quick: None) -> None:
@@ -534,7 +630,7 @@ async def test_an_outage_is_probed_not_hammered(house: House, quick: None) -> No
         await house.admit(house.enroll("acme/web", name=str(number)))
     house.script("acme/web", *[{"status": 503}] * 200)
     house.start()
-    await until(lambda: house.dispatcher is not None and house.dispatcher.circuit.open)
+    await until(lambda: house.dispatcher is not None and house.dispatcher.circuit.probe_at is not None)
     before, began = house.github.double.calls["dispatch"], time.monotonic()
     await asyncio.sleep(2.5)
     # At most the four under way when it opened and two probes a second; unpaced it would be a hundred a second.

@@ -1,17 +1,23 @@
 """Operators' commands on a real store: dead letters, replays, questions and the trail of all of it."""
 
 import asyncio
+import contextlib
 import json
 import re
+import select
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from gateway import audit
+from gateway import audit, dispatcher, github, letters
 from gateway.settings import data_folder, load_configuration
 from gateway.store import Store
 from tests.operating import LINEAR, admit, gateway, write
@@ -56,6 +62,41 @@ def dead_letter(server: PrivateValkey, config: Path, number: int = 1) -> str:
     return stored(server, work)
 
 
+@contextmanager
+def losing_one_answer(server: PrivateValkey, marked: bytes) -> Iterator[tuple[str, threading.Event]]:
+    """A store address whose connection breaks once: when the server has answered a call that holds `marked`."""
+    lost = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(near: socket.socket) -> None:
+        with near, socket.socket(socket.AF_UNIX) as far:
+            far.connect(str(server.socket))
+            while True:
+                for ready in select.select([near, far], [], [])[0]:
+                    data = ready.recv(1_000_000)
+                    if not data:
+                        return
+                    if ready is far and marks and not lost.is_set():
+                        lost.set()
+                        return
+                    if ready is near and marked in data.replace(b"\\", b""):
+                        marks.append(data)
+                    (far if ready is near else near).sendall(data)
+
+    marks: list[bytes] = []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", lost
+    finally:
+        listener.close()
+
+
 def actions(config: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(gateway(config, "audit", "--json").stdout)["actions"]
     return found
@@ -89,6 +130,94 @@ def test_dead_letters_of_a_source_are_discarded_at_once(server: PrivateValkey, c
     assert gateway(config, "dead", "replay", "--all").output.startswith("0 done")
 
 
+def test_dead_letters_are_chosen_by_reason_subscription_and_time(server: PrivateValkey, config: Path) -> None:
+    configuration, now = load_configuration(config), time.time()
+    ages = {"forbidden": 3 * 86_400, "revoked": 3_600, "http-451": 60}
+
+    async def work(store: Store) -> dict[str, str]:
+        found = {}
+        for number, (reason, age) in enumerate(ages.items()):
+            await admit(store, configuration, number)
+            (batch,) = await store.seal("linear-acme", time.time(), 60, 1)
+            assert await store.started(batch, now - age - 5)
+            await store.dead(batch, reason, now - age)
+            found[reason] = batch.dispatch
+        return found
+
+    idents = stored(server, work)
+    reasons = {ident: reason for reason, ident in idents.items()}
+
+    def listed(*options: str) -> set[str]:
+        rows = json.loads(gateway(config, "dead", "list", "--json", *options).stdout)["dead"]
+        return {reasons[row["id"]] for row in rows}
+
+    assert listed() == {"forbidden", "revoked", "http-451"}
+    assert listed("--reason", "revoked") == {"revoked"}
+    assert listed("--since", "1d") == {"revoked", "http-451"}
+    assert listed("--since", "1d", "--until", "30m") == {"revoked"}
+    assert listed("--until", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - 86_400))) == {"forbidden"}
+    assert listed("--subscription", LINEAR["digest"][:19]) == {"forbidden", "revoked", "http-451"}
+    assert listed("--subscription", "sha256:0000") == set()
+    assert listed("--source", "other") == set()
+    (revoked,) = json.loads(gateway(config, "dead", "show", idents["revoked"], "--json").stdout)["dead"]
+    (fault,) = json.loads(gateway(config, "dead", "show", idents["forbidden"], "--json").stdout)["dead"]
+    assert (revoked["cause"], fault["cause"]) == ("operator", "destination")
+    assert "enroll it again" in revoked["fix"]
+    assert "contents: write" in fault["fix"]
+    assert fault["first_attempt_at"] == fault["last_attempt_at"] < fault["settled_at"]
+    assert fault["attempts"] == 1
+    wrong = gateway(config, "dead", "list", "--since", "yesterday")
+    assert (wrong.exit_code, "90m" in wrong.stderr) == (2, True)
+    both = gateway(config, "dead", "replay", "--all", "--reason", "revoked")
+    assert both.exit_code == 2
+    done = gateway(config, "dead", "replay", "--reason", "http-451", "--since", "1h", "--json")
+    assert json.loads(done.stdout)["dead"] == [idents["http-451"]]
+    done = gateway(config, "dead", "discard", "--until", "2d", "--json")
+    assert json.loads(done.stdout)["dead"] == [idents["forbidden"]]
+    assert listed() == {"revoked"}
+
+
+def test_many_letters_are_replayed_once_by_two_commands_at_once(server: PrivateValkey, config: Path) -> None:
+    """More than one page and chunk, while a dispatcher sends them and some of them die again."""
+    one = stored(server, lambda store: admit(store, load_configuration(config)))
+    first = stored(server, lambda store: store.seal("linear-acme", time.time(), 60, 1))[0]
+    stored(server, lambda store: store.dead(first, "forbidden", time.time()))
+    idents = {first.dispatch}
+    with server.client() as client:  # 250 more of the same, each under an id and in a lane of its own
+        start, pipe = "gw:{linear-acme}:", client.pipeline(transaction=False)
+        row, digest = client.hgetall(f"{start}dispatch:{first.dispatch}"), one.lane.partition(":issue")[0]
+        for number in range(250):
+            ident = f"0000{number:04d}-0000-7000-8000-000000000000"
+            idents.add(ident)
+            pipe.hset(f"{start}dispatch:{ident}", mapping={**row, "lane": f"{digest}:t{number}"})
+            pipe.zadd(f"{start}dead", {ident: time.time() * 1000})
+            pipe.set(f"gw:dispatch:{ident}", "linear-acme")
+        pipe.execute()
+    command = [sys.executable, "-m", "gateway", "dead", "replay", "--reason", "forbidden", "--config", str(config)]
+    both = [subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE) for _ in range(2)]
+
+    async def send(store: Store) -> list[str]:
+        sent = []
+        while not all(one.poll() is not None for one in both) or (await store.depth("linear-acme")).sealed:
+            for batch in await store.seal("linear-acme", time.time() + 1, 60, 16):
+                assert await store.done(batch, time.time())
+                sent.append(batch.dispatch)
+        return sent
+
+    sent = stored(server, send)
+    replayed = [json.loads(one.communicate()[0])["dead"] for one in both]
+    assert sorted(replayed[0] + replayed[1]) == sorted(idents)
+    assert sorted(sent) == sorted(idents)
+
+
+def test_every_reason_of_a_dead_letter_says_what_to_do() -> None:
+    source = Path(dispatcher.__file__).read_text()
+    reasons = {*re.findall(r'_dead\(turn, "([a-z-]+)"', source), *github._DEAD.values()}
+    assert len(reasons) > 6
+    assert reasons <= letters.ABOUT.keys()
+    assert letters.about("http-418").cause == "github"
+
+
 def test_a_replay_is_a_new_dispatch_of_the_projected_event(server: PrivateValkey, config: Path) -> None:
     queued = stored(server, lambda store: admit(store, load_configuration(config)))
     first = stored(server, lambda store: store.seal("linear-acme", time.time(), 60, 1))[0]
@@ -103,6 +232,20 @@ def test_a_replay_is_a_new_dispatch_of_the_projected_event(server: PrivateValkey
     assert record is not None
     assert (record["outcome"], record["reason"], record["first"]) == ("forwarded", "replay", queued.delivery)
     assert actions(config)[0]["replayed_as"] == new["id"]
+
+
+def test_a_replay_whose_answer_is_lost_is_queued_once(server: PrivateValkey, config: Path) -> None:
+    """The connection breaks after the server has queued it; the call is repeated."""
+    queued = stored(server, lambda store: admit(store, load_configuration(config)))
+    first = stored(server, lambda store: store.seal("linear-acme", time.time(), 60, 1))[0]
+    stored(server, lambda store: store.done(first, time.time()))
+    with losing_one_answer(server, b'"reason":"replay"') as (url, lost):
+        config.write_text(config.read_text().replace(server.url, url))
+        done = gateway(config, "replay", queued.delivery, "--json")
+    assert done.exit_code == 0, done.output
+    assert lost.is_set()
+    depth = stored(server, lambda store: store.depth("linear-acme"))
+    assert (depth.waiting, depth.sealed) == (1, 0)
 
 
 def test_what_cannot_be_replayed_says_why(server: PrivateValkey, config: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import strict_json
 from gateway.app import Gateway
 from gateway.errors import Rejection
 from gateway.events import read
@@ -299,6 +300,26 @@ async def test_a_large_body_is_decoded_off_the_loop(driver: Driver, monkeypatch:
     status, _, _ = await driver.post("github-acme", *driver.signed("github-acme", sample))
     assert status == 200
     assert len(threads) == 2
+
+
+async def test_the_loop_goes_on_while_the_costliest_body_is_decoded() -> None:
+    """As many values as are accepted, as many bytes as a provider may send, in a form that takes the slow reader."""
+    body = b"{ " + b",".join(b'"%022x":1' % number for number in range(900_000)) + b"}"
+    beats, done = 0, asyncio.Event()
+
+    async def beat() -> None:
+        nonlocal beats
+        while not done.is_set():
+            beats += 1
+            await asyncio.sleep(0.005)
+
+    beating = asyncio.create_task(beat())
+    await asyncio.sleep(0.02)
+    document = await Overload().off_loop(strict_json.loads, body)
+    done.set()
+    await beating
+    assert len(document) == 900_000
+    assert beats > 20  # a decoder that held the loop to its end would leave two
 
 
 async def test_a_flood_on_admission_leaves_room_for_deliveries(driver: Driver) -> None:

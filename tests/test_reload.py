@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway import reload as reload_module
+from gateway import settings
 from gateway.reload import Reloader
 from gateway.settings import Configuration, data_folder, load_configuration
 
@@ -113,6 +115,31 @@ async def test_asking_reloads_what_the_folder_does_not_show(config: Path) -> Non
         reloader.ask()
         await until(lambda: "github-other" in gateway.configuration.sources)
         assert gateway.keys.settings is gateway.configuration.settings
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_folder_that_cannot_be_looked_at_ends_nothing(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor free, say: the process serves on, and what was asked for is done when it can be."""
+    gateway: Any = Gateway(load_configuration(config))
+    gateway.store = None
+    reloader = Reloader(gateway, poll_s=0.02)
+    looks, look = [], settings.folder_stamp
+
+    def blind(folder: Path) -> Any:
+        looks.append(folder)
+        if len(looks) < 4:
+            raise OSError(24, "Too many open files")
+        return look(folder)
+
+    monkeypatch.setattr(reload_module, "folder_stamp", blind)
+    task = asyncio.create_task(reloader.run())
+    try:
+        rename(config, "[sources.github-acme]", "[sources.github-other]")
+        reloader.ask()
+        await until(lambda: "github-other" in gateway.configuration.sources)
+        assert len(looks) >= 4
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

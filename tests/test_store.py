@@ -1,6 +1,7 @@
 """The store on a real server: what is acknowledged is queued once, survives, and leaves in order."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -14,6 +15,8 @@ from redis.exceptions import ResponseError
 
 from gateway.errors import ConfigError, Unavailable
 from gateway.store import Admit, AdmitItem, Batch, Limits, QueueEntry, Store, check_durability, uuid7
+from gateway.store import client as store_client
+from gateway.store import records as store_records
 from gateway.store.client import _slug, bounded
 from gateway.store.connect import build, client_for
 from gateway.store.records import _Place
@@ -244,6 +247,37 @@ async def test_refusing_server_consumes_nothing(server: PrivateValkey, store: St
             client.config_set("maxmemory", "0")
         assert client.exists(f"gw:{{{S}}}:seen:id:d2") == 0
     assert await status(store, admit("d3", "id:d2")) == ("queued", None)
+
+
+async def test_a_full_server_refuses_admissions_and_is_sent_empty(server: PrivateValkey, store: Store) -> None:
+    """At `maxmemory` nothing more comes in, and all that is queued goes out: else it would stay full for ever."""
+    with server.client() as client:
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 500_000)
+    try:
+        accepted = []
+        for n in range(100_000):
+            try:
+                await store.admit(admit(f"d{n}", lane=f"{DIGEST}:t{n % 3}"))
+            except Unavailable:
+                break
+            accepted.append(event(f"d{n}"))
+        assert 100 < len(accepted) < 100_000
+        with pytest.raises(Unavailable, match="store-oom"):
+            await store.admit(admit("one-more"))
+        sent: list[str] = []
+        while batches := await store.seal(S, NOW, 30, 2):
+            for number, batch in enumerate(batches):
+                assert await store.started(batch, NOW)
+                assert await store.admit_run(batch.dispatch, DIGEST, "1", f"j{batch.dispatch}", NOW, 60) == "admitted"
+                sent.extend(batch.events)
+                settle = store.done(batch, NOW) if number else store.dead(batch, "not-found", NOW)
+                assert await settle
+        assert sorted(sent) == sorted(accepted)
+        await store.park(7, NOW + 60, "rate-limited", NOW)
+    finally:
+        with server.client() as client:
+            client.config_set("maxmemory", 0)
+    assert await status(store, admit("later")) == ("queued", None)
 
 
 async def test_too_few_replicas_is_unavailable_but_applied(server: PrivateValkey) -> None:
@@ -744,6 +778,61 @@ async def test_opens_while_the_server_is_away_and_is_checked_later(server: Priva
         client.set("gw:schema", "1")
     await store.ping()
     await store.close()
+
+
+async def test_another_server_under_the_same_address_is_looked_at(
+    server: PrivateValkey, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.admit(admit("d1"))
+    with server.client() as client:
+        client.set("gw:schema", "99")
+    await store.ping()  # looked at a moment ago
+    server.restart()
+    with contextlib.suppress(Unavailable):  # the call that finds its connection broken may go through to the new one
+        await store.ping()
+    with pytest.raises(Unavailable, match="store-unfit"):
+        await store.ping()
+    with server.client() as client:
+        client.set("gw:schema", "1")
+    await store.ping()
+    with server.client() as client:
+        client.flushall()
+    monkeypatch.setattr(store_client, "FIT_S", 0.0)
+    store.client._fit_until = 0.0
+    await store.ping()
+    assert [record.message for record in caplog.records if record.message == "store-emptied"] == ["store-emptied"]
+    with server.client() as client:
+        assert client.get("gw:schema") == "1"
+
+
+async def test_a_look_that_gets_no_answer_stops_no_call_that_would(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a cluster one node may be away, which says nothing of the others."""
+
+    async def away() -> list[Any]:
+        raise RedisConnectionError("away")
+
+    monkeypatch.setattr(store.client, "_problems", away)
+    store.client._fit_until = 0.0
+    assert await status(store, admit("d1")) == ("queued", None)
+
+
+async def test_a_source_with_work_stays_known(
+    server: PrivateValkey, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only for thirty days after the process began: by this set commands and dispatchers find what is left."""
+    await store.admit(admit("d1"))
+    with server.client() as client:
+        client.delete("gw:sources")  # its time is over, or the store was emptied
+        await store.admit(admit("d2"))
+        assert not client.exists("gw:sources")  # not written at every admission
+        monkeypatch.setattr(store_records, "KNOWN_S", 0.0)
+        store._known.clear()
+        await store.admit(admit("d3"))
+        client.delete("gw:sources")
+        await store.admit(admit("d4"))
+        assert client.smembers("gw:sources") == {S}
 
 
 async def test_durability(server: PrivateValkey) -> None:

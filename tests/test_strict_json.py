@@ -1,6 +1,7 @@
 import json
 import math
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -156,3 +157,11 @@ def test_a_body_of_nothing_but_brackets_is_refused_before_it_is_decoded() -> Non
     with pytest.raises(Rejection, match="json-size"):
         strict_json.loads(b"[" + b"{}," * 200_000 + b"1]")
     assert len(strict_json.loads(b"[" + b"{}," * 100_000 + b"1]")) == 100_001
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_decoded() -> None:
+    began = time.perf_counter()
+    with pytest.raises(Rejection, match="json-size"):
+        strict_json.loads(b"[" + b"1," * 12_000_000 + b"1]")
+    assert time.perf_counter() - began < 1.0  # decoded, it would take seconds
+    assert len(strict_json.loads(b"[" + b"1," * 999_999 + b"1]")) == 1_000_000

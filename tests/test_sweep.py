@@ -249,6 +249,19 @@ async def test_gitlab_is_asked_within_its_rate(house: House) -> None:
     assert sorted(log.asked) == sorted(f"lost-{n}" for n in range(30))
 
 
+async def test_a_hook_of_a_group_above_the_project_is_swept_too(house: House) -> None:
+    wiring = wire.wiring_for(house.configuration, "gitlab", house.session)
+    (project,) = wiring.want.granted("projects")
+    house.providers.kept.groups[project] = ["9", "404", "8"]  # of one the token may see nothing
+    logs = {}
+    for group, url in (("9", "https://elsewhere.example/"), ("8", wiring.want.url)):
+        made = await wiring.api.call("POST", f"/groups/{group}/hooks", {"url": url})
+        logs[group] = house.providers.log(int(made["id"]))
+        logs[group].add("lost", 503)
+    await house.round(house.sweeper())
+    assert {group: log.asked for group, log in logs.items()} == {"9": [], "8": ["lost"]}
+
+
 async def test_two_processes_do_not_sweep_at_once(house: House) -> None:
     log = await house.wire("github")
     log.add("lost", 503)

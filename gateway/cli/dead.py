@@ -2,21 +2,27 @@
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.progress import track
 
 from gateway import audit
 from gateway.cli.options import config_option, json_option
+from gateway.letters import Wanted, about
 from gateway.settings import Configuration, load_configuration
 from gateway.storage import opened
 from gateway.store import Dispatch, Store
 
 CHUNK = 100
+PAGE = 500  # letters hold their events
 Act = Callable[[Store, str, list[str]], Awaitable[list[str]]]
 
 
@@ -25,26 +31,56 @@ def dead() -> None:
     """Dead letters: dispatches that were given up, for 30 days."""
 
 
+class Moment(click.ParamType[float]):
+    """`2026-11-30`, `2026-11-30T10:00:00Z`, or a time ago: `90m`, `12h`, `3d`. Without a zone it is UTC."""
+
+    name = "time"
+
+    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> float:
+        """Return Unix seconds."""
+        if ago := re.fullmatch(r"([0-9]{1,6})([mhd])", value):
+            return time.time() - int(ago[1]) * {"m": 60, "h": 3600, "d": 86_400}[ago[2]]
+        try:
+            read = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time: write 2026-11-30T10:00:00Z, 2026-11-30, or 90m, 12h, 3d for a time ago")
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+
+
+def filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which letters: all that are given have to fit."""
+    for option in (
+        click.option("--until", type=Moment(), help="Given up before this: a time, or 90m, 12h, 3d ago."),
+        click.option("--since", type=Moment(), help="Given up at or after this."),
+        click.option("--subscription", metavar="DIGEST", help="Of this subscription; the digest may be cut short."),
+        click.option("--reason", help="With this reason, as `gateway dead list` shows it."),
+        click.option("--source", help="Of this source."),
+    ):
+        command = option(command)
+    return command
+
+
 def selection(command: Callable[..., Any]) -> Callable[..., Any]:
-    """IDs, or all of a source, or all."""
+    """IDs, or filters, or all."""
     command = click.option("--all", "every", is_flag=True, help="Every dead letter of every source.")(command)
-    command = click.option("--source", help="Every dead letter of this source.")(command)
-    return click.argument("ids", nargs=-1, metavar="[ID]...")(command)
+    return click.argument("ids", nargs=-1, metavar="[ID]...")(filters(command))
 
 
 @dead.command("list", epilog="Example: gateway dead list --source linear-acme --json")
 @config_option
 @json_option
-@click.option("--source", help="Only this source.")
+@filters
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most a source.")
-def list_(config: Path, source: str | None, limit: int, *, as_json: bool) -> None:
-    """List dead letters, newest first."""
-    rows = [row(letter) for letter in asyncio.run(_letters(load_configuration(config), source, limit))]
+def list_(config: Path, limit: int, *, as_json: bool, **which: Any) -> None:
+    """List dead letters, newest first. Cause `operator`: somebody here decided it; everything else is a fault."""
+    rows = [row(letter) for letter in asyncio.run(_letters(load_configuration(config), Wanted(**which), limit))]
     if as_json:
         click.echo(json.dumps({"dead": rows}))
         return
     for one in rows:
-        click.echo(f"{one['id']}  {one['settled_at'] or '-':24}  {one['reason']:24}  {one['source']} {one['trigger']}")
+        click.echo(
+            f"{one['id']}  {one['settled_at'] or '-':24}  {one['reason']:24}  {one['cause']:11}  {one['source']} {one['trigger']}"
+        )
     click.echo(f"{len(rows)} dead letter(s). Again: gateway dead replay ID. Details: gateway dead show ID", err=True)
 
 
@@ -58,7 +94,13 @@ def show(ident: str, config: Path, *, as_json: bool) -> None:
     if found is None or found.status != "dead":
         click.echo(f"{ident} is no dead letter; see: gateway dead list", err=True)
         raise SystemExit(1)
-    detail = {**row(found), "subscription": found.digest, "urls": urls(found), "deliveries": list(found.deliveries)}
+    detail = {
+        **row(found),
+        "fix": about(found.reason).fix,
+        "subscription": found.digest,
+        "urls": urls(found),
+        "deliveries": list(found.deliveries),
+    }
     if as_json:
         click.echo(json.dumps({"dead": [detail]}))
         return
@@ -66,30 +108,30 @@ def show(ident: str, config: Path, *, as_json: bool) -> None:
         click.echo(f"{name:14} {' '.join(value) if isinstance(value, list) else value}")
 
 
-@dead.command(epilog="Example: gateway dead replay --source linear-acme")
+@dead.command(epilog="Example: gateway dead replay --reason forbidden --since 3d")
 @selection
 @config_option
 @json_option
-def replay(ids: tuple[str, ...], source: str | None, config: Path, *, every: bool, as_json: bool) -> None:
+def replay(ids: tuple[str, ...], config: Path, *, every: bool, as_json: bool, **which: Any) -> None:
     """Queue dead letters again under their own dispatch ids, since GitHub may have taken them; exit 1 where one was none."""
 
     async def act(store: Store, name: str, chunk: list[str]) -> list[str]:
         return await store.replay_dead(name, chunk, time.time())
 
-    _change(load_configuration(config), "dead-replay", act, ids, source, every=every, as_json=as_json)
+    _change(load_configuration(config), "dead-replay", act, ids, Wanted(**which), every=every, as_json=as_json)
 
 
 @dead.command(epilog="Example: gateway dead discard 019a2b4c-7d00-7000-8000-000000000001")
 @selection
 @config_option
 @json_option
-def discard(ids: tuple[str, ...], source: str | None, config: Path, *, every: bool, as_json: bool) -> None:
+def discard(ids: tuple[str, ...], config: Path, *, every: bool, as_json: bool, **which: Any) -> None:
     """Give dead letters up for good: their events are deleted; exit 1 where one was none."""
 
     async def act(store: Store, name: str, chunk: list[str]) -> list[str]:
         return await store.discard_dead(name, chunk)
 
-    _change(load_configuration(config), "dead-discard", act, ids, source, every=every, as_json=as_json)
+    _change(load_configuration(config), "dead-discard", act, ids, Wanted(**which), every=every, as_json=as_json)
 
 
 def _change(
@@ -97,14 +139,14 @@ def _change(
     action: str,
     act: Act,
     ids: tuple[str, ...],
-    source: str | None,
+    wanted: Wanted,
     *,
     every: bool,
     as_json: bool,
 ) -> None:
-    if [bool(ids), source is not None, every].count(True) != 1:
-        raise click.UsageError("give ids, or --source S, or --all")
-    done, missing = asyncio.run(_apply(configuration, action, act, ids, source, quiet=as_json))
+    if [bool(ids), wanted != Wanted(), every].count(True) != 1:
+        raise click.UsageError("give ids, or --source, --reason, --subscription, --since, --until, or --all")
+    done, missing = asyncio.run(_apply(configuration, action, act, ids, wanted, quiet=as_json))
     if as_json:
         click.echo(json.dumps({"dead": done, "missing": missing}))
     else:
@@ -113,38 +155,54 @@ def _change(
 
 
 async def _apply(
-    configuration: Configuration, action: str, act: Act, ids: tuple[str, ...], source: str | None, *, quiet: bool
+    configuration: Configuration, action: str, act: Act, ids: tuple[str, ...], wanted: Wanted, *, quiet: bool
 ) -> tuple[list[str], list[str]]:
     """Act on each source's letters in chunks; each chunk is in the audit trail before it is acted on."""
     done: list[str] = []
     async with opened(configuration) as store:
-        chosen = await _chosen(store, configuration, ids, source)
+        chosen = await _chosen(store, configuration, ids, wanted)
         chunks = [(name, some[n : n + CHUNK]) for name, some in chosen.items() for n in range(0, len(some), CHUNK)]
-        for name, chunk in track(chunks, action, disable=quiet or len(chunks) < 2, transient=True):
+        console = Console(stderr=True)  # what is piped away is the result alone
+        for name, chunk in track(chunks, action, console=console, disable=quiet or len(chunks) < 2, transient=True):
             await audit.record(store, action, source=name, dispatches=chunk)
             done += await act(store, name, chunk)
-    return done, [ident for ident in ids if ident not in done]
+    known = set(done)
+    return done, [ident for ident in ids if ident not in known]
 
 
 async def _chosen(
-    store: Store, configuration: Configuration, ids: tuple[str, ...], source: str | None
+    store: Store, configuration: Configuration, ids: tuple[str, ...], wanted: Wanted
 ) -> dict[str, list[str]]:
     chosen: dict[str, list[str]] = {}
     if ids:
         for found in await store.dispatches(list(dict.fromkeys(ids))):
             chosen.setdefault(found.source, []).append(found.id)
         return chosen
-    for name in await sources(store, configuration, source):
-        while page := await store.dead_letters(name, 1000, len(chosen.get(name, ()))):
-            chosen.setdefault(name, []).extend(letter.id for letter in page)
+    for name in await sources(store, configuration, wanted.source):
+        chosen[name] = [letter.id async for letter in _fitting(store, name, wanted)]
     return chosen
 
 
-async def _letters(configuration: Configuration, source: str | None, limit: int) -> list[Dispatch]:
+async def _fitting(store: Store, source: str, wanted: Wanted) -> AsyncGenerator[Dispatch, None]:
+    """Read a source's letters a page at a time, newest first: what is read is not kept."""
+    offset = 0
+    while page := await store.dead_letters(source, PAGE, offset):
+        offset += len(page)
+        for letter in page:
+            if wanted(letter):
+                yield letter
+
+
+async def _letters(configuration: Configuration, wanted: Wanted, limit: int) -> list[Dispatch]:
+    found: list[Dispatch] = []
     async with opened(configuration) as store:
-        found = [
-            x for name in await sources(store, configuration, source) for x in await store.dead_letters(name, limit)
-        ]
+        for name in await sources(store, configuration, wanted.source):
+            most = len(found) + limit
+            async with aclosing(_fitting(store, name, wanted)) as letters:
+                async for letter in letters:
+                    found.append(letter)
+                    if len(found) == most:
+                        break
     return sorted(found, key=lambda letter: letter.settled_at or 0, reverse=True)
 
 
@@ -165,8 +223,11 @@ def row(letter: Dispatch) -> dict[str, Any]:
         "source": letter.source,
         "trigger": letter.trigger,
         "reason": letter.reason,
+        "cause": about(letter.reason).cause,
         "attempts": letter.attempts,
         "events": len(letter.events),
+        "first_attempt_at": moment(letter.first_attempt),
+        "last_attempt_at": moment(letter.last_sent),
         "settled_at": moment(letter.settled_at),
     }
 

@@ -64,6 +64,6 @@ async def _replay(configuration: Configuration, ident: str) -> dict[str, Any]:
                 for digest, _, trigger in (entry.lane.rpartition(":") for entry in wanted)
             ],
         }
-        item = AdmitItem((), 1, None, wanted)
+        item = AdmitItem((f"replay:{new}",), 3600, None, wanted)  # a call whose answer is lost is repeated
         await store.admit(Admit(source, new, (item,), json.dumps(text, separators=(",", ":")), now))
         return {"id": new, "replayed": ident, "source": source, "events": len(wanted)}

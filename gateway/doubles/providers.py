@@ -72,6 +72,7 @@ class Kept:
     """Everything that the doubles hold."""
 
     hooks: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)  # GitHub and GitLab, by scope
+    groups: dict[str, list[str]] = field(default_factory=dict)  # GitLab: the groups above a project
     linear: dict[str, dict[str, Any]] = field(default_factory=dict)
     jira: dict[int, dict[str, Any]] = field(default_factory=dict)
     azure: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -95,15 +96,17 @@ class ProvidersDouble:
         """Every API's routes."""
         app = web.Application(middlewares=[self._middleware])
         hooks = (("/github/{kind:repos}/{owner}/{name}", self._github), ("/github/{kind:orgs}/{owner}", self._github))
-        for where, handler in (*hooks, ("/gitlab/api/v4/projects/{project}", self._gitlab)):
+        gitlab = [("/gitlab/api/v4/" + kind, self._gitlab) for kind in ("projects/{project}", "groups/{group}")]
+        for where, handler in (*hooks, *gitlab):
             app.router.add_route("*", where + "/hooks", handler)
             app.router.add_route("*", where + "/hooks/{id:\\d+}", handler)
         for where in ("/github/{kind:repos}/{owner}/{name}", "/github/{kind:orgs}/{owner}"):
             app.router.add_get(where + "/hooks/{id:\\d+}/deliveries", self._github_log)
             app.router.add_post(where + "/hooks/{id:\\d+}/deliveries/{attempt:\\d+}/attempts", self._github_again)
-        project = "/gitlab/api/v4/projects/{project}/hooks/{id:\\d+}/events"
-        app.router.add_get(project, self._gitlab_log)
-        app.router.add_post(project + "/{attempt:\\d+}/resend", self._gitlab_again)
+        for where, _ in gitlab:
+            app.router.add_get(where + "/hooks/{id:\\d+}/events", self._gitlab_log)
+            app.router.add_post(where + "/hooks/{id:\\d+}/events/{attempt:\\d+}/resend", self._gitlab_again)
+        app.router.add_get("/gitlab/api/v4/projects/{project}/groups", self._gitlab_groups)
         app.add_routes(
             [
                 web.post("/linear/graphql", self._linear),
@@ -221,13 +224,23 @@ class ProvidersDouble:
             raise Refused(404, {"message": "404 Not found"})
         return web.json_response({"response_status": 200}, status=201)
 
+    async def _gitlab_groups(self, request: web.Request) -> web.StreamResponse:
+        """https://docs.gitlab.com/api/projects/#list-all-ancestor-groups."""
+        if request.headers.get("PRIVATE-TOKEN") != TOKEN:
+            raise Refused(401, {"message": "401 Unauthorized"})
+        rows = self.kept.groups.get(request.match_info["project"], [])
+        size, page = int(request.query.get("per_page", "20")), int(request.query.get("page", "1"))
+        return web.json_response(
+            [{"id": group, "name": f"g{group}"} for group in rows[(page - 1) * size : page * size]]
+        )
+
     async def _gitlab(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("PRIVATE-TOKEN") != TOKEN:
             raise Refused(401, {"message": "401 Unauthorized"})
-        project = request.match_info["project"]
-        if project == "404":
-            raise Refused(404, {"message": "404 Project Not Found"})
-        hooks = self.kept.hooks.setdefault(f"projects/{project}", {})
+        ((kind, name),) = [(k, v) for k, v in request.match_info.items() if k in ("project", "group")]
+        if name == "404":
+            raise Refused(404, {"message": f"404 {kind.title()} Not Found"})
+        hooks = self.kept.hooks.setdefault(f"{kind}s/{name}", {})
         if request.method == "GET":
             size, page = int(request.query.get("per_page", "20")), int(request.query.get("page", "1"))
             return web.json_response([_gitlab_shown(h) for h in list(hooks.values())[(page - 1) * size : page * size]])

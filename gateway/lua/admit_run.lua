@@ -9,5 +9,5 @@ if not lane or not sent or lane:match('^(.*):[^:]*$') ~= ARGV[2] then return 'un
 if status == 'asked' or (status == 'dead' and (row[5] == 'denied' or row[5] == 'ask-expired')) then return 'unknown' end
 if tonumber(ARGV[4]) > tonumber(sent) + tonumber(ARGV[5]) then return 'expired' end
 if run and run ~= ARGV[3] then return 'taken' end
-if ARGV[6] == '1' and not run then redis.call('HSET', key, 'run', ARGV[3], 'admitted', ARGV[4]) end
+if ARGV[6] == '1' and not run then insist() redis.call('HSET', key, 'run', ARGV[3], 'admitted', ARGV[4]) end
 return 'admitted'

@@ -6,6 +6,7 @@ local row = redis.call('HMGET', key, 'ask_expires', 'ask_answer', 'lane', 'statu
 if not row[1] or not row[3] then return 'unknown' end
 if row[2] then return 'already' end
 if tonumber(row[1]) <= tonumber(ARGV[4]) or row[4] == 'dead' or row[4] == 'discarded' then return 'expired' end
+insist()
 redis.call('HSET', key, 'ask_answer', ARGV[2], 'ask_by', ARGV[3])
 redis.call('ZREM', P .. 'asks', ARGV[1])
 lane = row[3]

@@ -4,5 +4,6 @@
 -- ARGV: owner, ttl
 local owner = redis.call('GET', KEYS[1])
 if owner then return owner == ARGV[1] and 1 or 0 end
+insist()
 redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
 return 1

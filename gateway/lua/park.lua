@@ -12,6 +12,7 @@ for i = 1, #rows, 2 do
     last = math.max(last, ends)
   end
 end
+insist()
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. ARGV[3])
 redis.call('PEXPIRE', KEYS[1], math.max(1, last - now))
 return 1

@@ -66,6 +66,7 @@ end
 -- another's turn, and looked past, so that they hide no due one.
 local LOOK = 1000
 local batches, lost = {}, {}
+insist()
 for _, lane in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ready', '-inf', now, 'LIMIT', 0, limit + LOOK)) do
   if #batches == limit then break end
   if redis.call('EXISTS', P .. 'lease:' .. lane) == 0 then

@@ -5,6 +5,7 @@
 local lane, id, token, now, digest, lease_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 local key = dispatch_key(id)
 if not holds(lane, token) or redis.call('LINDEX', P .. 'sealed:' .. lane, 0) ~= id then return 0 end
+insist()
 redis.call('HSET', key, 'status', 'sending', 'last_sent', now)
 redis.call('HINCRBY', key, 'attempts', 1)
 redis.call('HSETNX', key, 'first_attempt', now)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -30,6 +31,8 @@ OLDEST = (6, 2)
 # scripts whose answer to a repeated call is another: their callers look again instead
 ONCE = frozenset({"seal", "started", "done", "retry", "release", "dead", "replay_dead", "discard_dead", "answer"})
 # error replies that the client library turns into classes of its own, whose text has lost the code
+FIT_S = 60.0  # how long a look at the server stands; a connection that broke ends it
+FIT_AGAIN_S = 1.0
 CODES = {OutOfMemoryError: "store-oom", ReadOnlyError: "store-readonly", BusyLoadingError: "store-loading"}
 T = TypeVar("T")
 
@@ -72,14 +75,15 @@ async def bounded(work: Callable[[], Awaitable[T]]) -> T:
 
 
 class Client:
-    """A client with the store's manners. The first good exchange checks the schema and the server's durability."""
+    """A client with the store's manners. It checks schema and durability before the first exchange, and again and again."""
 
     def __init__(self, redis: Any, *, file: str, relaxed: bool, wait_replicas: int) -> None:
         self.redis = redis
         self.file = file
         self.relaxed = relaxed
         self.wait_replicas = wait_replicas
-        self._fit = False
+        self._fit_until = 0.0
+        self._seen = False  # the schema key stood there once
         self._fitting = asyncio.Lock()
         self._turns = asyncio.Semaphore(CONNECTIONS)  # a Cluster's and a Sentinel's pool have no queue of their own
 
@@ -97,12 +101,17 @@ class Client:
         problems = await bounded(self._problems)
         if problems:
             raise ConfigError(problems)
-        self._fit = True
+        self._fit_until = time.monotonic() + FIT_S
 
     async def _problems(self) -> list[Problem]:
         problems = [] if self.relaxed else await check_durability(self.redis, self.file)
-        await self.redis.set(SCHEMA_KEY, SCHEMA, nx=True)
         found = await self.redis.get(SCHEMA_KEY)
+        if found is None:
+            if self._seen:  # flushed, or another server under the same address: what was queued is gone
+                log.error("store-emptied", extra={"problem": "emptied while in use: what had been queued is lost"})
+            await self.redis.set(SCHEMA_KEY, SCHEMA, nx=True)
+            found = await self.redis.get(SCHEMA_KEY)
+        self._seen = True
         if found != SCHEMA:
             fix = "run the release that wrote it, or point store.url at an empty database once its queue is drained"
             problem = f"holds data of schema version {found}, this release uses {SCHEMA}"
@@ -111,11 +120,15 @@ class Client:
 
     async def _check_once(self) -> None:
         """Check unless another call did so while this one waited for its turn."""
-        if self._fit:
+        if time.monotonic() < self._fit_until:
             return
         try:
             await self.check()
-        except ConfigError as error:  # the store was away at start: too late to refuse the start
+        except Unavailable:
+            if not self._seen:
+                raise
+            self._fit_until = time.monotonic() + FIT_AGAIN_S  # it was fit: the call itself tells whether it answers
+        except ConfigError as error:  # away at start, or another server by now: too late to refuse the start
             log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
             raise Unavailable("store-unfit", 60) from error
 
@@ -127,13 +140,14 @@ class Client:
         """
 
         async def checked() -> T:
-            if not self._fit:
+            if time.monotonic() >= self._fit_until:
                 async with self._fitting:
                     await self._check_once()
             async with self._turns:
                 try:
                     return await work(self.redis)
                 except (BrokenConnectionError, OSError):
+                    self._fit_until = 0.0  # started anew, or failed over to another: looked at before the next call
                     if not again:
                         raise
                 return await work(self.redis)

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from gateway.errors import Unavailable
 from gateway.store.client import Client, bounded, prefix
 from gateway.store.ids import uuid7
 from gateway.store.types import Batch, Depth, Dispatch, Limits
@@ -115,7 +116,13 @@ class Queue:
                 pipe.set(key, source, ex=POINTER_S)
             await pipe.execute()
 
-        await self._client.call(work)
+        try:
+            await self._client.call(work)
+        except Unavailable as error:
+            if error.reason != "store-oom":
+                raise
+            for key, source in targets.items():  # a full server takes no plain SET, and has to be sent empty
+                await self._client.run("point", key, source, POINTER_S)
 
     async def started(self, batch: Batch, now: float, envelope_digest: str = "", lease_s: float = 0) -> bool:
         """Note the send before it happens. False: the lease was lost, do not send. `lease_s` starts the lease anew."""

@@ -24,6 +24,7 @@ FIRST_CHUNK, CHUNK = 25, 200
 SCAN = 5_000  # records that one page looks through
 SOURCES_KEY = "gw:sources"
 SOURCES_S = 30 * 86_400
+KNOWN_S = 60.0  # a process that lives on keeps the set alive, and writes it anew into a store that was emptied
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,7 +87,7 @@ class Records:
         self._task: asyncio.Task[None] | None = None
         self._writing: set[asyncio.Task[None]] = set()  # what `close` has to wait for
         self._last = 0.0
-        self._known: set[str] = set()
+        self._known: dict[str, float] = {}
         self.dropped = 0
 
     async def record(self, source: str, record: str) -> None:
@@ -139,8 +140,8 @@ class Records:
         await self.flush()
 
     async def know(self, source: str) -> None:
-        """Remember that this source has records; once a process, so that an admission costs no second round trip."""
-        if source in self._known:
+        """Remember that this source has something stored; now and then, so that an admission costs no second round trip."""
+        if time.monotonic() < self._known.get(source, 0.0):
             return
 
         async def work(redis: Any) -> None:
@@ -150,7 +151,7 @@ class Records:
             await pipe.execute()
 
         await self._client.call(work)
-        self._known.add(source)
+        self._known[source] = time.monotonic() + KNOWN_S
 
     async def sources(self) -> set[str]:
         """Return the sources that have or had something stored."""
@@ -158,7 +159,7 @@ class Records:
         async def work(redis: Any) -> set[str]:
             return set(await redis.smembers(SOURCES_KEY))
 
-        return await self._client.call(work) | self._known
+        return await self._client.call(work) | self._known.keys()
 
     async def deliveries(
         self, source: str | None = None, outcome: str | None = None, limit: int = 50, before: str | None = None

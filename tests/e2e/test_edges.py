@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from gateway.demo import Stage
@@ -163,6 +165,53 @@ async def test_an_early_answer_leaves_no_connection_behind(stage: Stage) -> None
             break
         await asyncio.sleep(0.2)
     assert descriptors(stage) <= before
+
+
+async def test_a_connection_ends_with_its_peer(stage: Stage) -> None:
+    """However far its peer got: nothing waits for the end of a keep-alive."""
+    host, _, port = stage.public.removeprefix("http://").rpartition(":")
+    before = descriptors(stage)
+    for sent in (b"", b"POST /hooks/github-acme HTTP/1.1\r\n", request("/hooks/github-acme", "content-length: 50")):
+        for _ in range(20):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(sent)
+            await writer.drain()
+            writer.close()
+    for _ in range(20):
+        sample = next(s for s in stage.samples if s["source"].startswith("github"))
+        headers, body = stage.signed(sample, time.time())
+        url = f"{stage.public}/hooks/{sample['source']}"
+        async with aiohttp.ClientSession() as session, session.post(url, data=body, headers=headers) as response:
+            assert response.status == 200
+    for _ in range(30):
+        if descriptors(stage) <= before + 2:
+            break
+        await asyncio.sleep(0.1)
+    assert descriptors(stage) <= before + 2
+
+
+async def test_no_descriptor_left_ends_nothing_and_passes(stage: Stage) -> None:
+    """Idle connections take every descriptor that a process may have; when they are gone it goes on."""
+    pid, sample = stage.receiver.pid, next(s for s in stage.samples if s["source"].startswith("github"))
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    assert before[0] == before[1]  # it takes what it may have
+    host, _, port = stage.public.removeprefix("http://").rpartition(":")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors(stage) + 3, before[1]))
+    idle = []
+    try:
+        for _ in range(30):
+            with contextlib.suppress(ConnectionError):
+                idle.append(await asyncio.open_connection(host, int(port)))
+        await asyncio.sleep(2.5)  # a look at the subscriptions folder meanwhile
+    finally:
+        for _, writer in idle:
+            writer.transport.abort()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    await asyncio.sleep(0.5)
+    assert stage.receiver.returncode is None
+    headers, body = stage.signed(sample, time.time())
+    async with stage.session.post(f"{stage.public}/hooks/{sample['source']}", data=body, headers=headers) as response:
+        assert response.status == 200
 
 
 async def test_a_path_below_a_hook_is_no_source_and_no_redirect(stage: Stage) -> None:

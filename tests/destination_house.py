@@ -3,16 +3,21 @@
 import asyncio
 import hashlib
 import json
+import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from starlette.applications import Starlette
 
 from gateway.admission import Admission, Run
+from gateway.admission_route import admission_route
 from gateway.canonical import canonical_json
 from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher
@@ -66,6 +71,8 @@ class House:
     admission: Admission
     ahead: list[float]
     rollover: Rollover
+    another: Callable[[Store], Admission]
+    """Another gateway's admission, which shares nothing with the first but the store's server."""
 
     @property
     def digest(self) -> str:
@@ -153,7 +160,16 @@ class House:
 
 
 @asynccontextmanager
-async def house(valkey: PrivateValkey, text: str = "on: repository_dispatch\n", **changes: Any) -> AsyncIterator[House]:
+async def house(
+    valkey: PrivateValkey,
+    text: str = "on: repository_dispatch\n",
+    *,
+    issuer_url: str = "",
+    url: str = "",
+    wait_replicas: int = 0,
+    **changes: Any,
+) -> AsyncIterator[House]:
+    """Build it on `valkey`, or on the store at `url`; `issuer_url` is what the tokens' issuer calls itself."""
     with valkey.client() as client:
         client.flushall()
     one = enrolled_with(text, **changes)
@@ -170,7 +186,8 @@ async def house(valkey: PrivateValkey, text: str = "on: repository_dispatch\n", 
         open_session() as session,
     ):
         double.double.add_repository(one.subscription.repository).id = one.subscription.repository_id or 0
-        store = await Store.open(valkey.url)
+        issuer.issuer.url = issuer_url or issuer.address
+        store = await Store.open(url or valkey.url, wait_replicas=wait_replicas)
         app = GitHubApp(double.address, APP_ID, PEM, session)
         destinations = Destinations(store, app)
         reconciler = Reconciler(store, destinations, lambda: list(enrolled.values()))
@@ -180,22 +197,53 @@ async def house(valkey: PrivateValkey, text: str = "on: repository_dispatch\n", 
             await reconciler.disagreed(refused)
             await rollover.refused(refused, dispatch)
 
-        settings = AdmissionSettings(issuer=issuer.address, jwks_url=issuer.jwks_url)
-        admission = Admission(
-            settings=lambda: settings,
-            sender_id=BOT,
-            enrolled=enrolled.get,
-            store=store,
-            destinations=destinations,
-            jwks=Jwks(lambda: session),
-            disagreed=disagreed,
-            clock=lambda: time.time() + ahead[0],
-        )
+        settings = AdmissionSettings(issuer=issuer.issuer.url, jwks_url=issuer.jwks_url)
+
+        def gateway(store: Store, destinations: Destinations) -> Admission:
+            return Admission(
+                settings=lambda: settings,
+                sender_id=BOT,
+                enrolled=enrolled.get,
+                store=store,
+                destinations=destinations,
+                jwks=Jwks(lambda: session),
+                disagreed=disagreed,
+                clock=lambda: time.time() + ahead[0],
+            )
+
         made = House(
-            valkey, store, double, issuer, app, destinations, enrolled, one, reconciler, admission, ahead, rollover
+            valkey,
+            store,
+            double,
+            issuer,
+            app,
+            destinations,
+            enrolled,
+            one,
+            reconciler,
+            gateway(store, destinations),
+            ahead,
+            rollover,
+            lambda other: gateway(other, Destinations(other, app)),
         )
         made.file(text)
         try:
             yield made
         finally:
             await store.close()
+
+
+@asynccontextmanager
+async def receiving(home: House) -> AsyncIterator[str]:
+    """The public route over a real socket."""
+    app = Starlette(routes=[admission_route(lambda: home.admission)])
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    config, stop = Config(), asyncio.Event()
+    config.bind, config.accesslog, config.errorlog = [f"fd://{listener.detach()}"], None, None
+    task = asyncio.create_task(serve(app, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        stop.set()
+        await task

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,15 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypercorn.asyncio import serve
-from hypercorn.config import Config
 from ruamel.yaml import YAML
-from starlette.applications import Starlette
 
 from gateway import provenance
-from gateway.admission_route import admission_route
 from gateway.doubles.oidc import run_claims
-from tests.destination_house import BOT, COMMIT, SCOPE, House, enrolled_with, house
+from tests.destination_house import BOT, COMMIT, SCOPE, House, enrolled_with, house, receiving
 from tests.valkey import PrivateValkey
 
 ACTION = Path(__file__).parent.parent / "deploy" / "actions" / "admit"
@@ -43,22 +38,6 @@ def valkey() -> Iterator[PrivateValkey]:
 async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
     async with house(valkey, TEXT) as made:
         yield made
-
-
-@asynccontextmanager
-async def receiving(home: House) -> AsyncIterator[str]:
-    """The public route over a real socket."""
-    app = Starlette(routes=[admission_route(lambda: home.admission)])
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    config, stop = Config(), asyncio.Event()
-    config.bind, config.accesslog, config.errorlog = [f"fd://{listener.detach()}"], None, None
-    task = asyncio.create_task(serve(app, config, shutdown_trigger=stop.wait))  # type: ignore[arg-type]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        stop.set()
-        await task
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gateway import envelope
 from gateway.doubles.oidc import encode
 from gateway.errors import Rejection, Unavailable
+from gateway.store import Store
 from tests.destination_house import House, enrolled_with, house
 from tests.valkey import PrivateValkey
 
@@ -167,6 +169,71 @@ ATTACKS: dict[str, tuple[int, str, Attack]] = {
     "a commit that is a branch's name": (401, "claims", claims(workflow_sha="main")),
     "the workflow changed at that commit": (403, "workflow-hash", claims(workflow_sha="c" * 40, job_workflow_sha=None)),
     "no bearer": (401, "token", lambda _: ""),
+    "nbf in the future beyond the leeway": (401, "freshness", later(nbf=31, exp=300)),
+    "a time beyond every clock": (
+        401,
+        "claims",
+        raw_claims(lambda c: c.replace(b'"exp":', b'"exp":9' + b"0" * 50 + b',"x":')),
+    ),
+    "a time before every clock": (
+        401,
+        "claims",
+        raw_claims(lambda c: c.replace(b'"iat":', b'"iat":-9' + b"0" * 50 + b',"x":')),
+    ),
+    "an audience that is an object": (401, "audience", claims(aud={"0": "x"})),
+    "an audience in capitals": (401, "audience", lambda h: h.token(aud=h.claims()["aud"].upper())),
+    "an audience with white space after it": (401, "audience", lambda h: h.token(aud=h.claims()["aud"] + " ")),
+    "a kid with control characters": (401, "token", lambda h: h.oidc.issuer.sign(h.claims(), {"kid": "k\r\nX: y\0"})),
+    "a kid that is a path": (401, "token", lambda h: h.oidc.issuer.sign(h.claims(), {"kid": "../../dev/null"})),
+    "a kid that is a list": (401, "token", lambda h: h.oidc.issuer.sign(h.claims(), {"kid": ["x"]})),
+    "an embedded certificate": (401, "token", other_key({"x5c": ["MIIB"], "x5t": "x"})),
+    "alg in lower case": (401, "token", lambda h: h.oidc.issuer.sign(h.claims(), {"alg": "rs256"})),
+    "claims nested without end": (
+        401,
+        "token",
+        raw_claims(lambda c: b'{"x":' + b"[" * 200 + b"]" * 200 + b"," + c[1:]),
+    ),
+    "claims that are no UTF-8": (401, "token", raw_claims(lambda c: c[:-1] + b',"x":"\xff"}')),
+    "a claim that is not a number": (401, "token", raw_claims(lambda c: c[:-1] + b',"x":NaN}')),
+    "another spelling of the repository": (403, "repository", claims(repository="Acme/App")),
+    "a look-alike letter in the repository": (403, "repository", claims(repository="\u0430cme/app")),
+    "a composed repository": (403, "repository", claims(repository="acme/a\u0301pp")),
+    "a lone surrogate in the repository": (
+        403,
+        "repository",
+        raw_claims(lambda c: c.replace(b'"repository":"acme/app"', b'"repository":"acme/app\\ud800"')),
+    ),
+    "a repository id with a zero before it": (
+        403,
+        "repository",
+        lambda h: h.token(repository_id="0" + h.claims()["repository_id"]),
+    ),
+    "another spelling of the branch": (403, "ref", claims(ref="refs/heads/Main")),
+    "a branch's short name": (403, "ref", claims(ref="main")),
+    "the ref of a pull request": (403, "ref", claims(ref="refs/pull/1/merge")),
+    "the workflow of a tag of the branch's name": (403, "workflow", claims(workflow_ref=f"{FILE}@refs/tags/main")),
+    "the workflow's ref twice": (403, "workflow", claims(workflow_ref=f"{FILE}@refs/heads/main@refs/heads/main")),
+    "another spelling of the workflow": (
+        403,
+        "workflow",
+        claims(workflow_ref=f"{FILE.replace('workflows', 'Workflows')}@refs/heads/main"),
+    ),
+    "dots in the workflow's path": (
+        403,
+        "workflow",
+        claims(workflow_ref=f"{FILE.replace('workflows/', 'workflows/../workflows/')}@refs/heads/main"),
+    ),
+    "the workflow of a fork": (
+        403,
+        "workflow",
+        claims(workflow_ref=f"mallory/{FILE.partition('/')[2]}@refs/heads/main"),
+    ),
+    "a reusable workflow of the same repository": (
+        403,
+        "workflow",
+        claims(job_workflow_ref="acme/app/.github/workflows/r.yml@refs/heads/main"),
+    ),
+    "a reusable workflow that is no text": (403, "workflow", claims(job_workflow_ref=[])),
 }
 
 
@@ -185,6 +252,112 @@ async def test_attacks_are_refused_and_the_run_is_admitted_all_the_same(home: Ho
     assert known.run is None
     assert await home.store.suspended() == {}  # the default branch agrees: a refused run alone suspends nothing
     await home.admit(home.token(), dispatch)
+
+
+ISSUERS = {
+    "GitHub Enterprise Server": "https://github.acme.example/_services/token",
+    "data residency": "https://token.actions.acme.ghe.com",
+    "an issuer with the enterprise's name": "https://token.actions.githubusercontent.com/acme",
+}
+
+
+@pytest.mark.parametrize("issuer", ISSUERS.values(), ids=ISSUERS)
+async def test_another_issuer_is_configuration(valkey: PrivateValkey, issuer: str) -> None:
+    async with house(valkey, TEXT, issuer_url=issuer) as home:
+        dispatch = await home.dispatch()
+        for other in ("https://token.actions.githubusercontent.com", issuer + "/", issuer.upper()):
+            assert await refusal(home, home.token(iss=other), dispatch) == (401, "issuer")
+        assert (await home.admit(home.token(run_id="7"), dispatch)).run_id == "7"
+
+
+async def test_two_gateways_and_one_run(home: House) -> None:
+    """The run asks both at once, as after a lost answer behind a balancer: both say the same, and another run never has it."""
+    other = await Store.open(home.valkey.url)
+    gateways = (home.admission, home.another(other))
+
+    async def ask(n: int, dispatch: str, run: str) -> str:
+        body = json.dumps({"dispatch": dispatch, "subscription": home.digest}).encode()
+        bearer = f"Bearer {home.token(run_id=run, jti=f'{run}-{n % 3}-{dispatch}')}".encode()
+        try:
+            return (await gateways[n % 2].admit(bearer, body)).run_id
+        except Rejection as error:
+            return error.reason
+
+    try:
+        for _ in range(5):
+            dispatch = await home.dispatch()
+            answers = await asyncio.gather(*(ask(n, dispatch, "7") for n in range(20)))
+            assert answers == ["7"] * 20
+            assert await ask(1, dispatch, "8") == "taken"
+            raced = await home.dispatch()
+            answers = await asyncio.gather(*(ask(n, raced, str(10 + n // 2)) for n in range(20)))
+            known = await home.store.dispatch(raced)
+            assert known is not None
+            assert set(answers) == {known.run, "taken"}
+            assert answers.count(str(known.run)) == 2  # its call at either gateway
+    finally:
+        await other.close()
+
+
+async def test_one_token_raced_for_two_dispatches_has_one(home: House) -> None:
+    first, second = await home.dispatch(), await home.dispatch()
+    token = home.token(jti="both")
+    results = await asyncio.gather(*(home.admit(token, one) for one in (first, second) * 5), return_exceptions=True)
+    reasons = [getattr(result, "reason", "admitted") for result in results]
+    assert sorted(reasons) == ["admitted"] * 5 + ["replayed-token"] * 5
+    runs = [getattr(await home.store.dispatch(one), "run", None) for one in (first, second)]
+    assert runs.count(None) == 1
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from gateway.store import Store
+from gateway.store.client import Client
+
+url, step, dispatch, digest, now = sys.argv[1:]
+calls, real = [], Client.run
+
+async def run(self, name, *args):
+    answer = await real(self, name, *args)
+    calls.append(name)
+    if len(calls) == int(step):
+        print(name, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+
+async def main():
+    store = await Store.open(url)
+    Client.run = run
+    await store.admit_run(dispatch, digest, "7", f"jti-{dispatch}", float(now), 60.0)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "run"), [(1, "admit_run", None), (2, "claim_jti", None), (3, "admit_run", "7")]
+)
+async def test_a_gateway_killed_between_the_steps_of_an_admission(
+    home: House, step: int, name: str, run: str | None
+) -> None:
+    """kill -9 of the process, after each of its calls of the store: the run's repeat is admitted, or another run, never both."""
+    for repeats in (True, False):
+        dispatch = await home.dispatch()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", KILLED, home.valkey.url, str(step), dispatch, home.digest, str(time.time()),
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await process.communicate()
+        assert (process.returncode, out.decode().strip()) == (-9, name)
+        known = await home.store.dispatch(dispatch)
+        assert known is not None
+        assert known.run == run
+        if repeats:
+            assert (await home.admit(home.token(run_id="7", jti=f"jti-{dispatch}"), dispatch)).run_id == "7"
+            assert await refusal(home, home.token(run_id="8"), dispatch) == (409, "taken")
+        elif run is None:
+            assert (await home.admit(home.token(run_id="8"), dispatch)).run_id == "8"
+            assert await refusal(home, home.token(run_id="7", jti=f"jti-{dispatch}"), dispatch) == (409, "taken")
 
 
 async def test_replayed_jti(home: House) -> None:

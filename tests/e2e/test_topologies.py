@@ -4,11 +4,14 @@ import asyncio
 import gc
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis.asyncio.connection import AbstractConnection
 
-from gateway.errors import ConfigError, Unavailable
+from gateway.errors import ConfigError, Rejection, Unavailable
 from gateway.store import Store
+from tests.destination_house import house
 from tests.test_store import DIGEST, NOW, admit, drain, event, one_batch, status
 from tests.topology import Node, certificate, cluster, tls_before, wait, watched
 from tests.valkey import PrivateValkey
@@ -60,6 +63,47 @@ async def test_sentinel_failover_loses_nothing_that_was_answered() -> None:
         assert {event(f"d{number}") for number in accepted} - set(queued) == set()
         assert len(queued) == len(set(queued))
         await store.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as below
+async def test_admission_during_a_redis_failover_admits_one_run_a_dispatch() -> None:
+    """The primary dies while eight runs a dispatch ask: nobody is admitted who could lose it, and each dispatch gets one."""
+    with watched() as servers:
+        old: Any = servers.primary()
+        async with house(old, url=servers.url, wait_replicas=1) as home:
+            before, *raced = [await home.dispatch() for _ in range(7)]
+            await home.admit(home.token(run_id="1"), before)
+            away = 0
+
+            async def run(number: int, dispatch: str) -> str:
+                nonlocal away
+                await asyncio.sleep(number * 0.4)
+                for _ in range(400):
+                    try:
+                        return (await home.admit(home.token(run_id=str(number + 10)), dispatch)).run_id
+                    except Rejection as error:
+                        return error.reason
+                    except Unavailable:
+                        away += 1
+                        await asyncio.sleep(0.1)
+                raise TimeoutError
+
+            asking = [asyncio.gather(*(run(n, one) for n in range(8))) for one in raced]
+            await asyncio.sleep(0.05)  # in the middle of the first runs' claims
+            old.kill()
+            answers = await asyncio.gather(*asking)
+            assert servers.primary() is not old
+            assert away > 0
+            for dispatch, said in zip(raced, answers, strict=True):
+                known = await home.store.dispatch(dispatch)
+                assert known is not None
+                assert [one for one in said if one != "taken"] == [known.run]
+            with pytest.raises(Rejection, match="taken"):
+                await home.admit(home.token(run_id="2"), before)
+            assert (await home.admit(home.token(run_id="1"), before)).run_id == "1"
+        for one in gc.get_objects():  # the library forgets connections to a dead node without closing them
+            if isinstance(one, AbstractConnection):
+                await one.disconnect(nowait=True)
 
 
 async def test_a_primary_that_lost_its_replicas_answers_nothing() -> None:

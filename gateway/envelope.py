@@ -215,7 +215,12 @@ def _check(validator: Any, document: Any) -> None:
     error = next(iter(validator.iter_errors(document)), None)
     if error is not None:
         place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
-        raise ValueError(f"${place}: fails {error.validator}")
+        lacking = (
+            [name for name in error.validator_value if name not in error.instance]
+            if error.validator == "required"
+            else []
+        )
+        raise ValueError(f"${place}: fails {error.validator}" + (f" ({', '.join(lacking)})" if lacking else ""))
 
 
 def _check_payload(client_payload: Any) -> None:

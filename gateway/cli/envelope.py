@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -34,10 +34,13 @@ def schema() -> None:
     help="A compiled document: the body must be one of it, as the admission action checks.",
 )
 def check(file: BinaryIO, subscription: Path | None) -> None:
-    """Validate a `repository_dispatch` body (FILE, or - for standard input); exit 1 where it is not a valid envelope."""
+    """Validate a `repository_dispatch` body (FILE, or - for standard input); exit 1 where it is not a valid envelope.
+
+    The event file of a workflow run (what `GITHUB_EVENT_PATH` names) is taken as well.
+    """
     compiled = None if subscription is None else load_subscription(subscription.read_bytes(), str(subscription))
     try:
-        body = loads(file.read())
+        body = _as_sent(loads(file.read()))
         if compiled is None:
             validate(body)
         else:
@@ -49,3 +52,14 @@ def check(file: BinaryIO, subscription: Path | None) -> None:
         click.echo(f"not an envelope: {error}", err=True)
         raise SystemExit(1) from None
     click.echo("a valid envelope" if compiled is None else "a valid envelope of this subscription")
+
+
+def _as_sent(document: Any) -> Any:
+    """Return the body that was dispatched where the document is the event that it became.
+
+    https://docs.github.com/en/webhooks/webhook-events-and-payloads#repository_dispatch
+    """
+    match document:
+        case {"action": action, "client_payload": payload} if "event_type" not in document:
+            return {"event_type": action, "client_payload": payload}
+    return document

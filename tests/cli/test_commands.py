@@ -172,6 +172,10 @@ def test_envelope_check_against_a_subscription(tmp_path: Path) -> None:
         return run("envelope", "check", "-", "--subscription", str(against), stdin=json.dumps(body).encode())
 
     assert check(good) == (0, "a valid envelope of this subscription\n")
+    started = {"action": good["event_type"], "client_payload": good["client_payload"], "sender": {"id": 1}}
+    assert check(started)[0] == 0  # a run's event file
+    assert check({**started, "action": "gateway-other"})[0] == 1
+    assert "fails required (event_type, client_payload)" in check({"sender": {"id": 1}})[1]
     other = build(
         document["digest"], document["event_type"], ident, [EnvelopeEvent.of(event.url, "issue-closed", scope)]
     )

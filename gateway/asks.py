@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from gateway import log
+from gateway import audit, log
 from gateway.dispatcher import Gate
 from gateway.store import Ask, Batch, Store
 from gateway.subscriptions import Enrolled
@@ -57,3 +57,23 @@ def verdict(ask: Ask, now: float) -> Gate | None:
     if now >= ask.expires:
         return Gate("dead", EXPIRED)
     return Gate("hold", "asked", min(ask.expires, now + LOOK_S))
+
+
+async def answer(store: Store, who: str | None, ident: str, given: str, now: float) -> str:
+    """Answer a question once: `answered`, `unknown`, `already` or `expired`.
+
+    It is written down first. One that another operator's answer overtook in between is followed by what became of it, so
+    that the trail never shows two who decided.
+    """
+    source = await store.source_of(ident)
+    known = None if source is None else await store.ask_of(source, ident)
+    if source is None or known is None:
+        return "unknown"
+    if known.answer is not None or known.expires <= now:
+        return "expired" if known.answer is None else "already"
+    facts = {"source": source, "dispatch": ident, "answer": given}
+    entry = await audit.record(store, "answer", who, **facts)
+    status = await store.answer(source, ident, given, entry["who"], now)
+    if status != "answered":
+        await audit.record(store, "answer", who, **facts, void=status)
+    return status

@@ -373,6 +373,9 @@ def load_configuration(path: Path, before: Configuration | None = None) -> Confi
     documents, broken = _documents(base.folder, {} if before is None else before.documents)
     enrolled, found = _enrolled(base, documents)
     problems += broken + found
+    if before is not None and before.stamp and not base.folder.exists():
+        fix = "put it back, as it was or empty: that it is gone revokes nothing"
+        problems.append(Problem(str(path), "subscriptions.path", f"{base.folder} is gone", fix))
     if problems:
         raise ConfigError(problems)
     index = build_index(enrolled, base.sources)
@@ -400,7 +403,7 @@ def enrollments(base: Base) -> tuple[tuple[Enrolled, ...], list[Problem]]:
 def folder_stamp(folder: Path) -> Stamp:
     """What tells one state of the subscriptions folder from another, without reading a file."""
     found = []
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:  # a tenth of a glob's cost, and every second
+    with suppress(OSError, ValueError), os.scandir(folder) as entries:  # a tenth of a glob's cost, and every second
         for entry in entries:
             if entry.name.endswith((".json", ".toml")):
                 with suppress(FileNotFoundError):  # gone between the two calls: the next look sees it

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gateway import asks
+from gateway.dispatcher import Gate
 from gateway.doubles.github import running
 from gateway.github import GitHubApp, open_session
-from gateway.store import Ask, Store
+from gateway.store import Ask, Batch, Store
+from gateway.subscriptions import Enrolled
 from tests.test_dispatcher import INSTALLATIONS, PEM, PUBLIC, House, until
 from tests.valkey import PrivateValkey
 
@@ -84,6 +86,25 @@ async def test_a_question_that_nobody_answers_fails_closed(house: House) -> None
     await until(lambda: ("dead", asks.EXPIRED) in house.outcomes())
     assert await house.store.answer("s1", ident, "yes", "ops", house.clock()) == "expired"
     assert (house.sent, await house.dead(), await house.store.asked("s1")) == ([], [asks.EXPIRED], {})
+
+
+async def test_a_store_that_is_away_while_it_is_asked_lets_nothing_go(house: House, valkey: PrivateValkey) -> None:
+    await house.admit(house.enroll("acme/web", mode="ask"))
+    judge, judged = asks.gate(house.store, clock=house.clock), asyncio.Event()
+
+    async def away(batch: Batch, enrolled: Enrolled) -> Gate | None:
+        valkey.pause()
+        try:
+            return await judge(batch, enrolled)
+        finally:
+            valkey.resume()
+            judged.set()
+
+    house.start(gate=away)
+    await asyncio.wait_for(judged.wait(), 10)
+    await asyncio.sleep(0.5)
+    assert house.sent == []
+    assert [outcome for outcome, _ in house.outcomes() if outcome == "done"] == []
 
 
 async def test_an_ask_blocks_its_own_queue_alone(house: House) -> None:

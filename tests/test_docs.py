@@ -16,6 +16,7 @@ from gateway.declarations import bind, connector_from
 from gateway.errors import ConfigError
 from gateway.frontmatter import Document, load_yaml
 from gateway.predicates import _Compiler
+from gateway.profiles import load_profiles
 from gateway.triggers import TRIGGER_FIELDS, compile_trigger
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +69,21 @@ def test_the_declarations_page_compiles() -> None:
 def test_the_readme_names_every_command_and_no_other() -> None:
     named = set(re.findall(r"`gateway ([a-z]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
     assert named == set(main.commands)
+
+
+def test_every_profile_has_a_page_with_steps_and_limits() -> None:
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "providers").glob("*.md")}
+    index = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+    for profile in load_profiles(ROOT / "profiles").values():
+        own = [
+            name for name, text in pages.items() if f'profile = "{profile.name}"' in text or f"`{profile.name}`" in text
+        ]
+        assert own, profile.name
+    for name, text in pages.items():
+        assert f"providers/{name}" in index, name
+        assert "## Connect" in text, name
+        assert "## What is proven, and what is not" in text, name
+        assert "Sources: <https://" in text, name
 
 
 def test_the_sample_workflow_uses_the_action_as_it_is() -> None:

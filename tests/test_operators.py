@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gateway import audit, dispatcher, github, letters
+from gateway import asks, audit, dispatcher, github, letters
 from gateway.settings import data_folder, load_configuration
 from gateway.store import Store
 from tests.operating import LINEAR, admit, gateway, write
@@ -277,8 +277,46 @@ def test_asks_are_listed_and_answered_once(server: PrivateValkey, config: Path) 
     assert json.loads(gateway(config, "asks", "--json").stdout) == {"asks": []}
     (batch,) = stored(server, lambda store: store.seal("linear-acme", time.time() + 1, 60, 1))
     assert batch.dispatch == ident  # due at once, not when it would have been looked at again
-    assert [(entry["who"], entry["answer"]) for entry in actions(config)][1] == ("kim", "yes")
+    assert [(entry["who"], entry["answer"]) for entry in actions(config)] == [("kim", "yes")]
     assert gateway(config, "answer", "nothing", "yes").exit_code == 1
+
+
+def test_of_many_operators_who_answer_at_once_one_decides(server: PrivateValkey, config: Path) -> None:
+    async def race(store: Store) -> tuple[str, list[str]]:
+        await admit(store, load_configuration(config))
+        (batch,) = await store.seal("linear-acme", time.time(), 60, 1)
+        await store.ask("linear-acme", batch.dispatch, time.time(), 60)
+        given = ["yes" if number % 2 else "no" for number in range(20)]
+        answers = (
+            asks.answer(store, f"op-{number}", batch.dispatch, one, time.time()) for number, one in enumerate(given)
+        )
+        return batch.dispatch, list(await asyncio.gather(*answers))
+
+    ident, statuses = stored(server, race)
+    assert sorted(set(statuses)) == ["already", "answered"]
+    assert statuses.count("answered") == 1
+    standing = stored(server, lambda store: store.ask_of("linear-acme", ident))
+    assert standing is not None
+    assert standing.by == f"op-{statuses.index('answered')}"
+    void = {entry["who"] for entry in actions(config) if "void" in entry}
+    assert {entry["who"] for entry in actions(config)} - void == {standing.by}
+    assert gateway(config, "answer", ident, "yes").exit_code == 1
+
+
+def test_an_answer_after_the_end_is_none_whatever_the_clock_did(server: PrivateValkey, config: Path) -> None:
+    async def late(store: Store) -> list[str]:
+        await admit(store, load_configuration(config))
+        (batch,) = await store.seal("linear-acme", time.time(), 60, 1)
+        ask = await store.ask("linear-acme", batch.dispatch, time.time(), 60)
+        found = [await asks.answer(store, "kim", batch.dispatch, "yes", ask.expires + step) for step in (0, 1, 86_400)]
+        held = asks.verdict((await store.ask_of("linear-acme", batch.dispatch)) or ask, ask.expires - 3600)
+        assert held is not None  # a clock that was set back asks on: only a yes lets it go
+        ended = asks.verdict((await store.ask_of("linear-acme", batch.dispatch)) or ask, ask.expires)
+        assert (ended and ended.reason) == "ask-expired"
+        return found
+
+    assert stored(server, late) == ["expired"] * 3
+    assert actions(config) == []
 
 
 def test_the_trail_pages_and_refuses_what_is_no_action(server: PrivateValkey, config: Path) -> None:

@@ -105,6 +105,34 @@ async def test_the_folder_is_watched(config: Path, caplog: pytest.LogCaptureFixt
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.parametrize("put", ["nothing", "file", "loop"])
+async def test_a_folder_that_is_gone_revokes_nothing(config: Path, caplog: pytest.LogCaptureFixture, put: str) -> None:
+    """A mount that is away for a moment must not make dead letters of what is enrolled."""
+    caplog.set_level(logging.INFO, "gateway")
+    folder, aside = config.parent / "enrolled", config.parent / "aside"
+    first = enroll(folder, LINEAR, "linear-acme")
+    gateway: Any = Gateway(load_configuration(config))
+    gateway.store = None
+    task = asyncio.create_task(Reloader(gateway, poll_s=0.05).run())
+    try:
+        folder.rename(aside)
+        if put == "file":
+            folder.write_text("")
+        elif put == "loop":
+            folder.symlink_to(folder)
+        await until(lambda: any(record.message == "reload-refused" for record in caplog.records))
+        await asyncio.sleep(0.3)
+        assert not task.done()
+        assert gateway.digests() == {first}
+        folder.unlink(missing_ok=True)
+        aside.rename(folder)
+        second = enroll(folder, GITHUB, "github-acme")
+        await until(lambda: gateway.digests() == {first, second})
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_asking_reloads_what_the_folder_does_not_show(config: Path) -> None:
     gateway: Any = Gateway(load_configuration(config))
     gateway.store = None

@@ -1,10 +1,11 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from gateway.addresses import check_https
 from gateway.errors import ConfigError
-from gateway.settings import check_reference, load_configuration, resolve
+from gateway.settings import MODES, check_reference, data_folder, load_configuration, resolve
 
 GOOD = """
 [store]
@@ -303,3 +304,20 @@ source = "a"
         "store",
         "tracing.endpoint",
     ]
+
+
+@pytest.mark.parametrize("source", MODES)
+@pytest.mark.parametrize("enrollment", MODES)
+def test_the_stricter_mode_wins(tmp_path: Path, source: str, enrollment: str) -> None:
+    document = (data_folder("subscriptions") / "examples" / "linear-issue-created.json").read_bytes()
+    folder = tmp_path / "subscriptions" / "enrolled"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_bytes(document)
+    entry = (
+        f'[[enrollments]]\nsubscription = "{json.loads(document)["digest"]}"\nsource = "linear-acme"\n'
+        f'installation = 1\nmode = "{enrollment}"\n'
+    )
+    path = tmp_path / "gateway.toml"
+    path.write_text(GOOD.replace('profile = "linear"', f'profile = "linear"\nmode = "{source}"') + entry)
+    (one,) = load_configuration(path).enrolled
+    assert one.mode == max(source, enrollment, key=["auto", "ask", "deny"].index)

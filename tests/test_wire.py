@@ -591,3 +591,29 @@ def test_times_of_graph() -> None:
     assert moment("1970-01-01T00:00:01Z") == 1.0
     with pytest.raises(WireRefused):
         moment("soon")
+
+
+@pytest.mark.parametrize("profile", CASES)
+async def test_looking_writes_nothing(stage: Stage, profile: str) -> None:
+    """Neither at the provider nor in the store, whatever is found: nothing, what is good, what has drifted."""
+    path, wanted, secret = CASES[profile]
+    stage.use(profile, path, wanted, secret=secret)
+
+    def state() -> str:
+        kept = stage.kept
+        hooks = {scope: rows for scope, rows in kept.hooks.items() if rows}
+        return json.dumps([hooks, kept.linear, kept.jira, kept.azure, kept.graph, stage.marks.kept])
+
+    async def unchanged() -> None:
+        before = state()
+        stage.kept.calls.clear()
+        await stage.look()
+        assert state() == before
+        if profile != "linear":  # whose every call is a POST
+            assert {call.partition(" ")[0] for call in stage.kept.calls} == {"GET"}
+
+    await unchanged()
+    await stage.wire()
+    await unchanged()
+    stage.want = replace(stage.want, secret={"gitlab-signing": WHSEC[:-2] + "A="}.get(profile, "u:another-secret"))
+    await unchanged()

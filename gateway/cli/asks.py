@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gateway import audit
+from gateway.asks import answer as answer_ask
 from gateway.cli.dead import moment, sources, urls
 from gateway.cli.options import config_option, json_option
 from gateway.settings import Configuration, load_configuration
@@ -83,11 +83,5 @@ async def _asks(configuration: Configuration, source: str | None) -> list[dict[s
 
 
 async def _answer(configuration: Configuration, ident: str, answer: str, who: str | None) -> str:
-    """Write it down, then answer: an answer that cannot be attributed is not given."""
     async with opened(configuration) as store:
-        source = await store.source_of(ident)
-        known = None if source is None else await store.ask_of(source, ident)
-        if source is None or known is None:
-            return "unknown"
-        entry = await audit.record(store, "answer", who, source=source, dispatch=ident, answer=answer)
-        return await store.answer(source, ident, answer, entry["who"], time.time())
+        return await answer_ask(store, who, ident, answer, time.time())

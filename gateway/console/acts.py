@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from gateway import audit
+from gateway import asks, audit
 from gateway.console.session import Operator
 from gateway.keys import Keys
 from gateway.samples import sample_for, signed_sample
@@ -81,12 +81,10 @@ class Acts:
 
     async def answer(self, operator: Operator, ident: str, answer: str) -> str:
         """Answer a question once: `answered`, `unknown`, `already` or `expired`. It is written down first."""
+        status = await asks.answer(self._store, operator.name, ident, answer, time.time())
         source = await self._store.source_of(ident)
-        if source is None or await self._store.ask_of(source, ident) is None:
-            return "unknown"
-        await audit.record(self._store, "answer", operator.name, source=source, dispatch=ident, answer=answer)
-        status = await self._store.answer(source, ident, answer, operator.name, time.time())
-        self._wake(source)
+        if source is not None:
+            self._wake(source)
         return status
 
     def can_test(self, name: str) -> bool:

@@ -90,6 +90,33 @@ async def test_workers_end_with_their_parent_however_that_ends() -> None:
         assert len(workers(stage.receiver.pid)) == 3
 
 
+async def test_a_bad_configuration_keeps_every_worker_as_it_is() -> None:
+    """SIGHUP to the supervisor: whatever the file has become, no worker ends and each goes on with the old set."""
+    async with Several() as stage:
+        pids, config = set(workers(stage.receiver.pid)), stage.folder / "gateway.toml"
+        good = config.read_text()
+        broken = ("[[[", good.replace('profile = "linear"', 'profile = "linaer"'), good + "[server.x]\n", "\x00")
+        for number, text in enumerate(broken, 1):
+            config.write_text(text)
+            stage.receiver.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(10):
+                while logged(stage, "reload-refused") < number * len(pids):  # noqa: ASYNC110 (other processes)
+                    await asyncio.sleep(0.05)
+        accepted: set[int] = set()
+        await load(stage, range(1, 10), accepted)
+        assert len(accepted) == 9
+        config.write_text(good)
+        stage.receiver.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(10):
+            while logged(stage, "reloaded") < len(pids):  # noqa: ASYNC110 (other processes)
+                await asyncio.sleep(0.05)
+        assert set(workers(stage.receiver.pid)) == pids
+
+
+def logged(stage: Stage, event: str) -> int:
+    return (stage.folder / "gateway.log").read_text().count(f'"event":"{event}"')
+
+
 async def test_one_metrics_page_counts_for_all_workers() -> None:
     async with Several() as stage:
         sample = next(s for s in stage.samples if s["source"] == "linear-acme")

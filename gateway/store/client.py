@@ -83,6 +83,7 @@ class Client:
         self.relaxed = relaxed
         self.wait_replicas = wait_replicas
         self._fit_until = 0.0
+        self._ahead: float | None = None  # of the monotonic clock
         self._seen = False  # the schema key stood there once
         self._fitting = asyncio.Lock()
         self._turns = asyncio.Semaphore(CONNECTIONS)  # a Cluster's and a Sentinel's pool have no queue of their own
@@ -103,7 +104,15 @@ class Client:
             raise ConfigError(problems)
         self._fit_until = time.monotonic() + FIT_S
 
+    def clock(self) -> float:
+        """Return the store's time (Unix seconds), which all processes share; this machine's until the store has said it.
+
+        It runs on by the monotonic clock: neither a step of this machine's clock nor its distance moves what is due.
+        """
+        return time.time() if self._ahead is None else time.monotonic() + self._ahead
+
     async def _problems(self) -> list[Problem]:
+        self._ahead = await _server_time(self.redis) - time.monotonic()
         problems = [] if self.relaxed else await check_durability(self.redis, self.file)
         found = await self.redis.get(SCHEMA_KEY)
         if found is None:
@@ -198,6 +207,14 @@ class Client:
             if isinstance(result, Exception):
                 raise result
         return answers[0], answers[2]
+
+
+async def _server_time(redis: Any) -> float:
+    """Of a Cluster the time of any node. https://valkey.io/commands/time/."""
+    asked = {"target_nodes": RedisCluster.RANDOM} if isinstance(redis, RedisCluster) else {}
+    answer = await redis.time(**asked)
+    seconds, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
+    return float(seconds) + float(micros) / 1_000_000
 
 
 def _nodes_of(answer: Any) -> list[dict[str, Any]]:

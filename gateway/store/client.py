@@ -84,6 +84,7 @@ class Client:
         self.wait_replicas = wait_replicas
         self._fit_until = 0.0
         self._ahead: float | None = None  # of the monotonic clock
+        self._said = -FIT_AGAIN_S
         self._seen = False  # the schema key stood there once
         self._fitting = asyncio.Lock()
         self._turns = asyncio.Semaphore(CONNECTIONS)  # a Cluster's and a Sentinel's pool have no queue of their own
@@ -138,7 +139,9 @@ class Client:
                 raise
             self._fit_until = time.monotonic() + FIT_AGAIN_S  # it was fit: the call itself tells whether it answers
         except ConfigError as error:  # away at start, or another server by now: too late to refuse the start
-            log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
+            if time.monotonic() - self._said >= FIT_AGAIN_S:  # every call looks again; not each one says so
+                self._said = time.monotonic()
+                log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
             raise Unavailable("store-unfit", 60) from error
 
     async def call(self, work: Callable[[Any], Awaitable[T]], *, again: bool = True) -> T:

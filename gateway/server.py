@@ -10,7 +10,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ async def serve(
             overload=_overload(configuration),
             watch=watch,
         )
-        app = github_app(configuration, session)
+        app = github_app(configuration, session, store.clock)
         lookout = Lookout(lambda: gateway.configuration, store, github=app)
         if role != "dispatch":
             try:
@@ -179,11 +180,13 @@ def _overload(configuration: Configuration) -> Overload:
     return Overload(Bounds(**settings.limits.model_dump()), networks(settings.server.trusted_proxies))
 
 
-def github_app(configuration: Configuration | Base, session: aiohttp.ClientSession) -> GitHubApp:
+def github_app(
+    configuration: Configuration | Base, session: aiohttp.ClientSession, clock: Callable[[], float] = time.time
+) -> GitHubApp:
     """The configured App."""
     settings = configuration.settings.github
     try:
-        return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session)
+        return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session, clock=clock)
     except ConfigError as error:
         raise error.at(str(configuration.file)) from None
 
@@ -239,8 +242,9 @@ def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
         enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
         sources=lambda: tuple(gateway.configuration.sources),
         carry=rollover_of(gateway).carry,
-        gate=asks.gate(gateway.store),
+        gate=asks.gate(gateway.store, clock=gateway.store.clock),
         observe=observe,
+        clock=gateway.store.clock,
     )
 
 

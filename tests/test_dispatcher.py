@@ -204,6 +204,16 @@ async def test_without_a_wake_a_poll_finds_it(house: House) -> None:
     await until(lambda: len(house.sent) == 1, 2.5)
 
 
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+async def test_a_receivers_wrong_clock_puts_nothing_off(house: House, ahead_s: int) -> None:
+    one = house.enroll("acme/web")
+    entry = QueueEntry(f"{one.subscription.digest}:issue-created", event("https://linear.app/acme/issue/C-1"), "d")
+    item = AdmitItem((f"id:d{ahead_s}",), 3600, None, (entry,))
+    await house.store.admit(Admit("s1", f"d{ahead_s}", (item,), '{"id":"d"}', time.time() + ahead_s))
+    house.start(clock=house.store.clock)
+    await until(lambda: len(house.sent) == 1)
+
+
 async def test_order_within_a_lane(house: House, quick: None) -> None:
     enrolled = house.enroll("acme/web")
     house.script("acme/web", {"status": 500}, {"delay_s": 0.1}, {"status": 502})

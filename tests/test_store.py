@@ -805,6 +805,17 @@ async def test_another_server_under_the_same_address_is_looked_at(
         assert client.get("gw:schema") == "1"
 
 
+async def test_the_clock_is_the_stores_and_does_not_step(
+    store: Store, server: PrivateValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server.client() as client:
+        seconds, micros = client.time()
+    monkeypatch.setattr("time.time", lambda: 0.0)  # this machine's is wrong
+    assert abs(store.clock() - (seconds + micros / 1_000_000)) < 1.0
+    unopened = store_client.Client(None, file="", relaxed=True, wait_replicas=0)
+    assert unopened.clock() == 0.0
+
+
 async def test_a_look_that_gets_no_answer_stops_no_call_that_would(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

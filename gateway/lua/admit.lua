@@ -6,6 +6,8 @@
 local deliveries, now = cjson.decode(ARGV[1]), tonumber(ARGV[2])
 local cap, age = tonumber(ARGV[3]), tonumber(ARGV[4])
 local fresh = {}
+local time = redis.call('TIME')
+local server_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function admit_item(delivery, at, item)
   local ms = math.floor(at / 1000)
@@ -32,7 +34,8 @@ local function admit_item(delivery, at, item)
   end
   for _, entry in ipairs(entries) do
     redis.call('RPUSH', P .. 'lane:' .. entry[1], string.format('%d', ms) .. '\n' .. delivery .. '\n' .. entry[2])
-    redis.call('ZADD', P .. 'ready', 'NX', ms, entry[1])
+    -- due now: a receiver whose clock is ahead must not put it off
+    redis.call('ZADD', P .. 'ready', 'NX', math.min(ms, server_ms), entry[1])
   end
   return 'queued', false, true
 end

@@ -12,7 +12,7 @@ local function holds(lane, token) return redis.call('GET', P .. 'lease:' .. lane
 -- A server at its `maxmemory` refuses a script's first write where that may need memory, and none after a first one that
 -- cannot. What empties the queue begins with this, so that a full store is sent empty and not stuck.
 -- https://redis.io/docs/latest/develop/programmability/eval-intro/ (deny-oom, within a script that has written)
-local function insist() redis.call('DEL', P .. 'none') end
+local function insist() redis.call('PERSIST', KEYS[1]) end
 
 -- The lane's next turn: at `due` where it has work, else nothing of it remains.
 local function turn(lane, due)

@@ -83,6 +83,8 @@ class Client:
         self.relaxed = relaxed
         self.wait_replicas = wait_replicas
         self._fit_until = 0.0
+        self._ahead: float | None = None  # of the monotonic clock
+        self._said = -FIT_AGAIN_S
         self._seen = False  # the schema key stood there once
         self._fitting = asyncio.Lock()
         self._turns = asyncio.Semaphore(CONNECTIONS)  # a Cluster's and a Sentinel's pool have no queue of their own
@@ -103,7 +105,15 @@ class Client:
             raise ConfigError(problems)
         self._fit_until = time.monotonic() + FIT_S
 
+    def clock(self) -> float:
+        """Return the store's time (Unix seconds), which all processes share; this machine's until the store has said it.
+
+        It runs on by the monotonic clock: neither a step of this machine's clock nor its distance moves what is due.
+        """
+        return time.time() if self._ahead is None else time.monotonic() + self._ahead
+
     async def _problems(self) -> list[Problem]:
+        self._ahead = await _server_time(self.redis) - time.monotonic()
         problems = [] if self.relaxed else await check_durability(self.redis, self.file)
         found = await self.redis.get(SCHEMA_KEY)
         if found is None:
@@ -129,7 +139,9 @@ class Client:
                 raise
             self._fit_until = time.monotonic() + FIT_AGAIN_S  # it was fit: the call itself tells whether it answers
         except ConfigError as error:  # away at start, or another server by now: too late to refuse the start
-            log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
+            if time.monotonic() - self._said >= FIT_AGAIN_S:  # every call looks again; not each one says so
+                self._said = time.monotonic()
+                log.error("store-unfit: %s", error)  # noqa: TRY400 (a configuration's fault needs no traceback)
             raise Unavailable("store-unfit", 60) from error
 
     async def call(self, work: Callable[[Any], Awaitable[T]], *, again: bool = True) -> T:
@@ -198,6 +210,14 @@ class Client:
             if isinstance(result, Exception):
                 raise result
         return answers[0], answers[2]
+
+
+async def _server_time(redis: Any) -> float:
+    """Of a Cluster the time of any node. https://valkey.io/commands/time/."""
+    asked = {"target_nodes": RedisCluster.RANDOM} if isinstance(redis, RedisCluster) else {}
+    answer = await redis.time(**asked)
+    seconds, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
+    return float(seconds) + float(micros) / 1_000_000
 
 
 def _nodes_of(answer: Any) -> list[dict[str, Any]]:

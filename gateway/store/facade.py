@@ -68,12 +68,16 @@ class Store(Queue, Records, SharedState, Trail, Flows, Lanes):
         await self._drain()
         await self.client.close()
 
+    def clock(self) -> float:
+        """Return the time by which what is due is judged: the store's, whatever this machine's clock says."""
+        return self.client.clock()
+
     async def ping(self) -> None:
         """Return when the server answers and is fit to use, else raise Unavailable."""
         await self.client.call(lambda redis: redis.ping())
 
     async def admit(self, admit: Admit) -> Admitted:
         """Dedupe and enqueue a whole delivery and write its record, in one step; concurrent ones share a round trip."""
-        if admit.source not in self._known:
+        if not self.knows(admit.source):
             await bounded(lambda: self.know(admit.source))
         return await self._group.admit(admit)

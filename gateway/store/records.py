@@ -141,7 +141,7 @@ class Records:
 
     async def know(self, source: str) -> None:
         """Remember that this source has something stored; now and then, so that an admission costs no second round trip."""
-        if time.monotonic() < self._known.get(source, 0.0):
+        if self.knows(source):
             return
 
         async def work(redis: Any) -> None:
@@ -152,6 +152,10 @@ class Records:
 
         await self._client.call(work)
         self._known[source] = time.monotonic() + KNOWN_S
+
+    def knows(self, source: str) -> bool:
+        """Tell whether `know` was called lately."""
+        return time.monotonic() < self._known.get(source, 0.0)
 
     async def sources(self) -> set[str]:
         """Return the sources that have or had something stored."""

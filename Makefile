@@ -58,8 +58,8 @@ format: venv ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-chaos: venv ## Inject every fault many times under load, audit, print a table; ROUNDS=10
-	$(BIN)/python -m tests.e2e.chaos --rounds $(or $(ROUNDS),10)
+chaos: venv ## Inject every fault many times under load, audit, print a table; ROUNDS=10 ENGINE=uvicorn
+	$(BIN)/python -m tests.e2e.chaos --rounds $(or $(ROUNDS),10) --engine $(or $(ENGINE),hypercorn)
 
 bench: venv ## Measure the receive path on this machine
 	@set -e; for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done

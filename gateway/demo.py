@@ -78,7 +78,8 @@ def free_port() -> int:
 class Stage:
     """Set up on entry, torn down on exit; only processes it started are ended, by their id."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str = "hypercorn") -> None:
+        self.engine = engine
         self.folder = Path(tempfile.mkdtemp(prefix="gateway-demo-"))
         self.samples = load_samples()
         self.profiles = load_profiles(data_folder("profiles"))
@@ -175,6 +176,7 @@ class Stage:
         self._private("operator", self.operator_token.encode())
         lines = [
             "[server]",
+            f'engine = "{self.engine}"',
             f'bind = "{self.public.removeprefix("http://")}"',
             f'admin_bind = "{self.admin.removeprefix("http://")}"',
             f'operator_tokens = ["file:{self.folder}/operator"]',

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from hypercorn.asyncio import serve as hypercorn_serve
@@ -39,35 +39,10 @@ async def hypercorn(app: Any, listener: socket.socket, stop: asyncio.Event, read
 
 
 async def uvicorn(app: Any, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve with Uvicorn until `stop`, then drain. It has no limit on the time to a whole head: a proxy before it must."""
-    from uvicorn import Config as UvicornConfig  # noqa: PLC0415 (an optional dependency)
-    from uvicorn import Server  # noqa: PLC0415
+    """Serve with Uvicorn until `stop`, then drain."""
+    from gateway.uvicorn_engine import serve  # noqa: PLC0415 (an optional dependency)
 
-    class Quiet(Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield  # they are the gateway's
-
-    config = UvicornConfig(
-        guard(app),
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,  # who may be believed is the application's setting
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(DRAIN_S),
-    )
-    server = Quiet(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    stopping.cancel()
-    await serving
+    await serve(guard(app), listener, stop, keep_alive_s=KEEP_ALIVE_S, drain_s=DRAIN_S, head_bytes=HEAD_BYTES)
 
 
 ENGINES: Final[dict[str, Engine]] = {"hypercorn": hypercorn, "uvicorn": uvicorn}

@@ -5,15 +5,17 @@ process shows the same. A label's value never comes from a delivery. Names and m
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -69,28 +71,31 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._worker = worker
         self._reasons: dict[str, set[str]] = {}
-        self._children: dict[tuple[str, ...], Any] = {}  # found by labels once: the library's own look takes a lock
+        # What a delivery or a dispatch adds is counted here and given to the library when somebody looks: it takes a lock
+        # for each count.
+        self._counted: dict[tuple[str, ...], int] = {}
+        self._families: dict[str, Counter] = {}
+        self._admit_s = _Times(
+            "gateway_admit_seconds", "From the whole request to its answer, the store's copy included"
+        )
+        self._registry.register(self._admit_s)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"gateway_{name}", text, labels, registry=self._registry)
+            made = Counter(f"gateway_{name}", text, labels, registry=self._registry)
+            if labels:
+                self._families[name] = made
+            return made
 
-        self._deliveries = counter("deliveries", "Deliveries by outcome", "source", "outcome")
-        self._refused = counter("refused", "Deliveries refused, by reason", "source", "reason")
-        self._unavailable = counter("unavailable", "Deliveries answered 503 or 429, by reason", "source", "reason")
-        self._matched = counter("matched", "Matches by trigger", "source", "trigger")
-        self._keys = counter("secret_used", "Deliveries proven, by the position of the secret", "source", "position")
-        self._dispatches = counter("dispatches", "Turns of batches by result", "result", "reason")
-        self._admissions = counter("admissions", "Runs that asked for admission, by result", "result", "reason")
+        counter("deliveries", "Deliveries by outcome", "source", "outcome")
+        counter("refused", "Deliveries refused, by reason", "source", "reason")
+        counter("unavailable", "Deliveries answered 503 or 429, by reason", "source", "reason")
+        counter("matched", "Matches by trigger", "source", "trigger")
+        counter("secret_used", "Deliveries proven, by the position of the secret", "source", "position")
+        counter("dispatches", "Turns of batches by result", "result", "reason")
+        counter("admissions", "Runs that asked for admission, by result", "result", "reason")
         self._parked = counter("parked_seconds", "Time that installations were parked for by GitHub's rate limits")
         self._dropped = counter("records_dropped", "Delivery records that were not written")
-        self._notices = counter("notifications", "Notifications to the operator by result", "result")
-        self._admit_s = Histogram(
-            "gateway_admit_seconds",
-            "From the whole request to its answer, the store's copy included",
-            ("source",),
-            buckets=ADMIT_S,
-            registry=self._registry,
-        )
+        counter("notifications", "Notifications to the operator by result", "result")
         self._dispatch_s = Histogram(
             "gateway_dispatch_seconds", "One turn of a batch that was sent", buckets=DISPATCH_S, registry=self._registry
         )
@@ -99,29 +104,29 @@ class Metrics:
 
     def delivery(self, source: str, outcome: str, took_s: float) -> None:
         """Count a delivery that was answered."""
-        self._child("deliveries", self._deliveries, source, outcome).inc()
-        self._child("admit_s", self._admit_s, source).observe(took_s)
+        self._count("deliveries", source, outcome)
+        self._admit_s.observe(source, took_s)
 
     def refused(self, source: str, reason: str) -> None:
         """Count a refusal."""
-        self._child("refused", self._refused, source, self._slug("refused", reason)).inc()
+        self._count("refused", source, self._slug("refused", reason))
 
     def unavailable(self, source: str, reason: str) -> None:
         """Count a delivery that the provider was asked to send again later."""
-        self._child("unavailable", self._unavailable, source, self._slug("unavailable", reason)).inc()
+        self._count("unavailable", source, self._slug("unavailable", reason))
 
     def matched(self, source: str, triggers: Iterable[str]) -> None:
         """Count matches; triggers are those of enrolled subscriptions."""
         for trigger in triggers:
-            self._child("matched", self._matched, source, trigger).inc()
+            self._count("matched", source, trigger)
 
     def proven(self, source: str, position: str) -> None:
         """Count a delivery by the secret that proved it: its place in the configuration, for a rotation."""
-        self._child("keys", self._keys, source, position).inc()
+        self._count("secret_used", source, position)
 
     def dispatched(self, result: str, reason: str, took_s: float, *, sent: bool) -> None:
         """Count one turn of a batch."""
-        self._child("dispatches", self._dispatches, result, self._slug("dispatch", reason)).inc()
+        self._count("dispatches", result, self._slug("dispatch", reason))
         if sent:
             self._dispatch_s.observe(took_s)
 
@@ -131,22 +136,24 @@ class Metrics:
 
     def admission(self, result: str, reason: str) -> None:
         """Count one answer to a run."""
-        self._child("admissions", self._admissions, result, self._slug("admission", reason)).inc()
+        self._count("admissions", result, self._slug("admission", reason))
 
     def notified(self, result: str) -> None:
         """Count one notification: sent, failed or suppressed."""
-        self._child("notices", self._notices, result).inc()
+        self._count("notifications", result)
 
     def dropped(self, records: int) -> None:
         """Add records that could not be written."""
         self._dropped.inc(records)
 
-    def _child(self, name: str, family: Any, *labels: str) -> Any:
-        key = (name, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = family.labels(*labels)
-        return child
+    def _count(self, *key: str) -> None:
+        self._counted[key] = self._counted.get(key, 0) + 1
+
+    def _settle(self) -> None:
+        """Give the library what was counted since it was last looked at."""
+        counted, self._counted = self._counted, {}
+        for (name, *labels), number in counted.items():
+            self._families[name].labels(*labels).inc(number)
 
     def _slug(self, label: str, reason: str) -> str:
         """Return the reason where it is a slug and not one too many: a label set is bounded whatever its caller does."""
@@ -162,6 +169,7 @@ class Metrics:
 
     def export(self) -> str:
         """Return this process's counters, for the process of the same machine that is scraped."""
+        self._settle()
         return generate_latest(self._registry).decode()
 
     def present(self, gauges: Gauges, others: Mapping[str, str] | None = None) -> bytes:
@@ -170,11 +178,35 @@ class Metrics:
         `others` are the exports of other processes. Each process keeps series of its own, told apart by `worker`: a sum
         would look like a reset whenever one of them is started anew.
         """
+        self._settle()
         pages = {self._worker: self._registry.collect()}
         pages |= {worker: text_string_to_metric_families(text) for worker, text in (others or {}).items()}
         shown = CollectorRegistry(auto_describe=False)
         shown.register(_Fixed([*_by_worker(pages), *_families(gauges)]))
         return generate_latest(shown)
+
+
+class _Times(Collector):
+    """A histogram by source without the library's locks: a look for the bucket and two additions."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name, self._text = name, text
+        self._seen: dict[str, list[int]] = {}
+        self._sum: dict[str, float] = {}
+
+    def observe(self, source: str, took_s: float) -> None:
+        seen = self._seen.get(source)
+        if seen is None:
+            seen, self._sum[source] = self._seen.setdefault(source, [0] * (len(ADMIT_S) + 1)), 0.0
+        seen[bisect_left(ADMIT_S, took_s)] += 1
+        self._sum[source] += took_s
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(self._name, self._text, labels=("source",))
+        bounds = (*map(floatToGoString, ADMIT_S), "+Inf")
+        for source, seen in self._seen.items():
+            family.add_metric((source,), list(zip(bounds, accumulate(seen), strict=True)), self._sum[source])
+        yield family
 
 
 class _Fixed(Collector):

@@ -134,13 +134,14 @@ class Share:
 
     def give(self, source: str, address: str, amount: int = 1) -> None:
         """Give back what was taken."""
+        held, own = self._held, (source, address)
         self.used -= amount
-        for key in (source, (source, address)):
-            left = self._held[key] - amount
-            if left:
-                self._held[key] = left
-            else:
-                del self._held[key]
+        held[source] -= amount
+        held[own] -= amount
+        if not held[own]:
+            del held[own]
+            if not held[source]:
+                del held[source]
 
 
 class Bucket:

@@ -31,8 +31,8 @@ async def receive_delivery(
     Raises Rejection: `content-encoding` 415, `body-too-large` 413 (declared or streamed), `body-framing` 400 (both
     framings at once, which proxies read differently: request smuggling), `body-too-slow` 408. Raises Vanished.
     """
-    headers = tuple([(name.lower(), value) for name, value in scope["headers"]])
-    first = dict(reversed(headers))
+    headers = tuple(scope["headers"])  # ASGI: names are in lower case
+    first = dict(headers)
     if b"content-encoding" in first and any(
         name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers
     ):

@@ -39,8 +39,9 @@ def loads(data: bytes) -> Any:
     levels, the document being level 1; a number has at most 64 characters and does not overflow binary64.
     """
     data = data.removeprefix(_BOM)
-    containers = data.count(b"[") + data.count(b"{")
-    if containers > MAX_CONTAINERS or data.count(b",") > MAX_VALUES:
+    if len(data) > MAX_CONTAINERS and (
+        data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or data.count(b",") > MAX_VALUES
+    ):
         raise Rejection("json-size", 400)
     try:
         document = orjson.loads(data)
@@ -50,9 +51,22 @@ def loads(data: bytes) -> Any:
         lossless = False  # not a verdict: lone surrogates, long numbers and deep nesting are judged below
     if not lossless:
         return _loads_slowly(data)
-    if containers > MAX_DEPTH:  # fewer cannot nest deeper, and most bodies have fewer
+    if _may_be_deep(data):
         _check_levels(document)
     return document
+
+
+def _may_be_deep(data: bytes) -> bool:
+    """Tell whether there are more brackets than `MAX_DEPTH`, looking no further: most bodies have fewer."""
+    left = MAX_DEPTH
+    for bracket in (b"{", b"["):
+        at = data.find(bracket)
+        while at >= 0:
+            left -= 1
+            if left < 0:
+                return True
+            at = data.find(bracket, at + 1)
+    return False
 
 
 def has_surrogate(text: str) -> bool:

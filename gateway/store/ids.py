@@ -5,7 +5,7 @@ import time
 from typing import Final
 
 _48_BITS: Final = (1 << 48) - 1
-_VARIANT: Final = 0b10 << 62
+_VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
 def uuid7(now: float | None = None) -> str:
@@ -15,7 +15,5 @@ def uuid7(now: float | None = None) -> str:
     """
     micros = time.time_ns() // 1000 if now is None else round(now * 1_000_000)
     millis, rest = divmod(micros, 1000)
-    text = (
-        f"{millis & _48_BITS:012x}7{rest * 4096 // 1000:03x}{_VARIANT | int.from_bytes(os.urandom(8), 'big') >> 2:016x}"
-    )
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    at, rand = f"{millis & _48_BITS:012x}", os.urandom(8).hex()
+    return f"{at[:8]}-{at[8:]}-7{rest * 4096 // 1000:03x}-{_VARIANT[rand[0]]}{rand[1:4]}-{rand[4:]}"

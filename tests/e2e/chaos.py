@@ -1,6 +1,6 @@
 """The stage of the chaos suite: receiver, dispatcher, store and GitHub's double as processes, load with known ids, faults.
 
-`python -m tests.e2e.chaos --rounds N` runs every fault N times and prints a table; `make chaos` does that. A round posts
+`python -m tests.e2e.chaos --rounds N` runs every fault N times and prints a table; `make chaos` does that, on one engine. A round posts
 numbered events from six signers, injects one fault, waits until the queue is empty, and has the auditor compare. The longest
 recovery is the longest time from an event's first post to its dispatch, the fault itself included.
 """
@@ -128,8 +128,8 @@ class Row:
 class Chaos(Stage):
     """Receiver and dispatcher in processes of their own, on a store behind a proxy (or under Sentinel)."""
 
-    def __init__(self, servers: Watched | None = None) -> None:
-        super().__init__()
+    def __init__(self, servers: Watched | None = None, engine: str = "hypercorn") -> None:
+        super().__init__(engine)
         self.samples = [sample for sample in self.samples if sample["source"] in SOURCES]
         self.public, self.admin = (f"http://127.0.0.1:{port_of_ours()}" for _ in range(2))
         self.node = Node()
@@ -536,7 +536,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-async def main(rounds: int, only: str) -> int:
+async def main(rounds: int, only: str, engine: str) -> int:
     """Run every fault `rounds` times; return 1 where a promise was broken."""
     rows, broken = [], 0
     for name, fault in [*LONG_FAULTS.items(), ("sentinel failover", failover)]:
@@ -545,7 +545,7 @@ async def main(rounds: int, only: str) -> int:
         row = Row(name)
         rows.append(row)
         with watched() if fault is failover else contextlib.nullcontext() as servers:
-            async with Chaos(servers) as stage:
+            async with Chaos(servers, engine) as stage:
                 for _ in range(rounds):
                     found = await run(stage, row, fault)
                     if found:
@@ -561,5 +561,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--only", default="", help="a part of a fault's name")
+    parser.add_argument("--engine", choices=["hypercorn", "uvicorn"], default="hypercorn")
     arguments = parser.parse_args()
-    raise SystemExit(asyncio.run(main(arguments.rounds, arguments.only)))
+    raise SystemExit(asyncio.run(main(arguments.rounds, arguments.only, arguments.engine)))

@@ -9,9 +9,10 @@ from tests.e2e.chaos import FAULTS, Chaos
 pytestmark = pytest.mark.e2e
 
 
-async def test_every_fault_once_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("engine", ["hypercorn", "uvicorn"])
+async def test_every_fault_once_and_nothing_is_lost(engine: str) -> None:
     accepted = {}
-    async with Chaos() as stage:
+    async with Chaos(engine=engine) as stage:
         async with stage.load():
             for name, fault in FAULTS.items():
                 before = stage.account.accepted

@@ -18,9 +18,9 @@ from gateway.demo import Stage
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-async def stage() -> AsyncIterator[Stage]:
-    async with Stage() as running:
+@pytest.fixture(scope="module", params=["hypercorn", "uvicorn"])
+async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    async with Stage(request.param) as running:
         yield running
 
 
@@ -219,3 +219,35 @@ async def test_a_path_below_a_hook_is_no_source_and_no_redirect(stage: Stage) ->
         async with stage.session.post(stage.public + path, allow_redirects=False) as response:
             assert response.status == 404, path
             assert response.headers["gateway-delivery"]
+
+
+async def test_a_header_repeated_in_another_case_is_two_copies(stage: Stage) -> None:
+    signatures = ("X-Hub-Signature-256: sha256=" + "0" * 64, "x-hub-signature-256: sha256=" + "1" * 64)
+    got = await talk(stage, request("/hooks/github-acme", *signatures, "content-length: 2", body=b"{}"))
+    assert got.startswith(b"HTTP/1.1 401 ")
+    lines = [json.loads(line) for line in (stage.folder / "gateway.log").read_text().splitlines()]
+    assert lines[-1]["reason"] == "header-repeated"
+
+
+async def test_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
+    got = await talk(
+        stage, request("/healthz", method="GET").replace(b"connection: close\r\n", b"") + request("/nowhere")
+    )
+    assert [line.split(b" ")[1] for line in got.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == [b"200", b"404"]
+
+
+async def test_a_head_without_end_is_cut_off(stage: Stage) -> None:
+    host, _, port = stage.public.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /hooks/github-acme HTTP/1.1\r\nx-filler: ")
+    sent = 0
+    with contextlib.suppress(ConnectionError):
+        while sent < 20_000_000 and not reader.at_eof():
+            writer.write(b"a" * 8_192)
+            await writer.drain()
+            sent += 8_192
+            await asyncio.sleep(0)
+    with contextlib.suppress(ConnectionError):
+        assert (await asyncio.wait_for(reader.read(), 5))[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 431", b""}
+    assert sent < 20_000_000
+    writer.transport.abort()

@@ -44,9 +44,10 @@ def numbers_in(bodies: list[Any]) -> list[int]:
     return [int(event["url"].rpartition("/")[2]) for event in events]
 
 
+@pytest.mark.parametrize("engine", ["hypercorn", "uvicorn"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_nothing_accepted_is_lost(number: signal.Signals) -> None:
-    async with Stage() as stage:
+async def test_nothing_accepted_is_lost(number: signal.Signals, engine: str) -> None:
+    async with Stage(engine) as stage:
         accepted: set[int] = set()
         loaders = [asyncio.create_task(load(stage, range(n, 100_000, 8), accepted)) for n in range(1, 9)]
         await asyncio.sleep(1.5)

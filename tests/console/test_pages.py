@@ -12,7 +12,7 @@ from gateway import console
 from gateway.console import words
 from gateway.console.picture import COLUMNS, draw
 from gateway.samples import load_samples
-from gateway.store import BUCKETS, Flow, records
+from gateway.store import BUCKETS, Flow, records, uuid7
 from tests.console.client import Client
 from tests.console.reasons import rejections
 from tests.console.test_api import make_dead
@@ -95,7 +95,7 @@ async def test_the_refused_items_of_a_batch_are_named(client: Client) -> None:
     csrf = await client.log_in()
     answered = await client.form("/sources/teams-acme/test", {"csrf": csrf})
     ident = answered.headers["location"].rpartition("/")[2]
-    record = {"id": ident[:-1] + "0", "source": "teams-acme", "received_at": time.time(), "outcome": "rejected"}
+    record = {"id": uuid7(), "source": "teams-acme", "received_at": time.time(), "outcome": "rejected"}
     record |= {"reason": "client-state", "subscriptions": [], "items": [{"index": 3, "reason": "client-state"}]}
     await client.gateway.store.record("teams-acme", json.dumps(record))
     await client.gateway.store.flush()

@@ -1,7 +1,7 @@
 """The pages: server-rendered, live by fetching themselves anew. Every one but the login needs an operator's session."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -22,11 +22,13 @@ from gateway.console.session import COOKIE, Operator, Operators, good_form, keep
 from gateway.deliveries import delivery_page, one_delivery
 from gateway.delivery import Outcome
 from gateway.errors import Unavailable
-from gateway.health import ORDER, Lookout, SourceHealth
+from gateway.health import ORDER, Lookout, Row, SourceHealth
+from gateway.subscriptions import Enrolled
 from gateway.tracing import trace_id
 
 Page = Callable[[Request, Operator], Awaitable[Response]]
 Change = Callable[[Request, Operator, dict[str, list[str]]], Awaitable[Response]]
+ROWS = 100  # subscriptions of one page
 NOT_ANSWERED = {
     "unknown": "Nobody is asked about this dispatch.",
     "already": "It was answered before: the first answer stands.",
@@ -269,15 +271,33 @@ class Pages:
         await self._lookout.look(fresh=True)
         return RedirectResponse(f"/deliveries/{sent.delivery}", 303)
 
-    async def _subscriptions(self, _request: Request, operator: Operator) -> Response:
+    async def _subscriptions(self, request: Request, operator: Operator) -> Response:
         look = await self._lookout.look()
         if look.away is not None:
             raise Unavailable(look.away)
-        states = {row.digest: row for row in look.subscriptions}
+        chosen = {
+            key: value for key, value in request.query_params.items() if value and key in {"source", "state", "q"}
+        }
+        enrolled = self._gateway.configuration.enrolled
+        found = fitting(enrolled, {row.digest: row for row in look.subscriptions}, chosen)
+        at = request.query_params.get("from", "0")
+        first = int(at) if at.isascii() and at.isdecimal() and len(at) < 8 else 0
+
+        def link(start: int) -> str | None:
+            return urlencode({**chosen, "from": start}) if 0 <= start < len(found) else None
+
         return self._render(
             "subscriptions.html",
             operator=operator,
-            enrolled=[(one, states[one.subscription.digest]) for one in self._gateway.configuration.enrolled],
+            enrolled=found[first : first + ROWS],
+            fitting=len(found),
+            total=len(enrolled),
+            first=first,
+            previous=link(max(0, first - ROWS)) if first else None,
+            following=link(first + ROWS),
+            page_size=ROWS,
+            chosen=chosen,
+            sources=sorted(self._gateway.configuration.sources),
         )
 
     async def _dead(self, _request: Request, operator: Operator) -> Response:
@@ -331,6 +351,21 @@ class Pages:
     def _render(self, name: str, status: int = 200, **values: Any) -> Response:
         template = self._templates.get_template(name)
         return HTMLResponse(template.render({"operator": None, "now": time.time(), **values}), status)
+
+
+def fitting(
+    enrolled: Sequence[Enrolled], rows: Mapping[str, Row], chosen: Mapping[str, str]
+) -> list[tuple[Enrolled, Row]]:
+    """The subscriptions that fit `source`, `state` and `q`, what is not active first."""
+    text = chosen.get("q", "").strip()
+    found = []
+    for one in enrolled:
+        row = rows.get(one.subscription.digest)
+        if row is None or chosen.get("source", one.source) != one.source or chosen.get("state", row.state) != row.state:
+            continue
+        if text in row.repository or text in row.digest:
+            found.append((one, row))
+    return sorted(found, key=lambda pair: pair[1].state == "active")
 
 
 async def _form(request: Request) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from gateway import console
 from gateway.console import words
 from gateway.console.picture import COLUMNS, draw
 from gateway.samples import load_samples
-from gateway.store import BUCKETS, Flow, records
+from gateway.store import BUCKETS, Flow, records, uuid7
 from tests.console.client import Client
 from tests.console.reasons import rejections
 from tests.console.test_api import make_dead
@@ -95,7 +95,7 @@ async def test_the_refused_items_of_a_batch_are_named(client: Client) -> None:
     csrf = await client.log_in()
     answered = await client.form("/sources/teams-acme/test", {"csrf": csrf})
     ident = answered.headers["location"].rpartition("/")[2]
-    record = {"id": ident[:-1] + "0", "source": "teams-acme", "received_at": time.time(), "outcome": "rejected"}
+    record = {"id": uuid7(), "source": "teams-acme", "received_at": time.time(), "outcome": "rejected"}
     record |= {"reason": "client-state", "subscriptions": [], "items": [{"index": 3, "reason": "client-state"}]}
     await client.gateway.store.record("teams-acme", json.dumps(record))
     await client.gateway.store.flush()
@@ -241,3 +241,24 @@ def test_ages(seconds: float | None, text: str) -> None:
 
 def test_every_reason_of_the_code_has_words() -> None:
     assert rejections() - words.REASONS.keys() == set()
+
+
+async def test_subscriptions_that_are_not_active_come_first_and_a_reload_hides_none(client: Client) -> None:
+    await client.log_in()
+    enrolled = client.gateway.configuration.enrolled
+    await client.gateway.store.suspend(enrolled[-1].subscription.digest, "workflow-hash")
+    await client.lookout.look(fresh=True)
+    text = (await client.get("/subscriptions")).text
+    assert text.index(enrolled[-1].subscription.digest) < text.index(enrolled[0].subscription.digest)
+    assert "Enroll again to resume." in text
+    for query in ("?state=suspended", f"?q={enrolled[-1].subscription.digest[7:19]}", f"?source={enrolled[-1].source}"):
+        found = (await client.get(f"/subscriptions{query}")).text
+        assert enrolled[-1].subscription.digest in found
+        assert enrolled[0].subscription.digest not in found
+    for start in ("x", "-1", "%C2%B2", "9" * 30, "9999999"):
+        assert (await client.get(f"/subscriptions?from={start}")).status == 200
+    # enrolled since the last look: it has no row yet
+    seen = client.lookout._last
+    assert seen is not None
+    client.lookout._last = dataclasses.replace(seen, subscriptions=seen.subscriptions[1:], at=time.time())
+    assert (await client.get("/subscriptions")).status == 200

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gateway import families, strict_json
+from gateway import families, files, strict_json
 from gateway.declarations import Connector, bind, connector_from, lower_values
 from gateway.errors import ConfigError, Problem, Rejection
 from gateway.frontmatter import Document, load_frontmatter
@@ -33,6 +33,7 @@ from gateway.triggers import compile_trigger
 
 ROUTE: Final = "gateway-dispatch"
 OPT_IN: Final = ".github/workflows/aw.json"
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024  # a compiled workflow is a few hundred kilobytes
 _SELECTORS: Final = ("repos", "orgs", "projects")
 # Keys of gh-aw's `on:` that start nothing by themselves (https://github.github.com/gh-aw/reference/triggers/).
 _MODIFIERS: Final = frozenset(
@@ -103,7 +104,7 @@ def compile_file(
 ) -> tuple[dict[str, Any], ...]:
     """Compile a consumer of a checked-out repository: one document a connector. Raises ConfigError, every problem at once."""
     root = _root(consumer)
-    document = load_frontmatter(_read(consumer).decode("utf-8", "replace"), str(consumer))
+    document = load_frontmatter(_read(consumer), str(consumer))
     problems = _opt_in_problems(root)
     relative = workflow
     if relative is None:
@@ -111,13 +112,10 @@ def compile_file(
         relative = lock.relative_to(root).as_posix()
     if workflow_hash is None:
         try:
-            workflow_hash = f"sha256:{hashlib.sha256(_read(root / relative)).hexdigest()}"
-        except ConfigError:
-            problems.append(
-                Problem(
-                    str(consumer), "workflow", f"{relative} cannot be read", "compile it, or name one with --workflow"
-                ),
-            )
+            workflow_hash = f"sha256:{hashlib.sha256(_read(root / relative, inside=root)).hexdigest()}"
+        except ConfigError as error:
+            text = f"{relative} {error.problems[0].problem}"
+            problems.append(Problem(str(consumer), "workflow", text, "compile it, or name one with --workflow"))
             workflow_hash = f"sha256:{'0' * 64}"
     imports, found = _imports(document, root)
     problems += found
@@ -218,20 +216,25 @@ def _root(consumer: Path) -> Path:
     raise ConfigError([Problem(str(consumer), "", "stands in no repository: no folder above it has .github", fix)])
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, inside: Path | None = None) -> bytes:
+    """Read a plain file that stands, links followed, below `inside`. Raises ConfigError."""
+    problem = "cannot be read: No such file"
     try:
-        return path.read_bytes()
+        if inside is None or path.resolve().is_relative_to(inside.resolve()):
+            return files.read(path, MAX_FILE_BYTES)
+        problem = "leads out of the repository"
     except OSError as error:
-        raise ConfigError(
-            [Problem(str(path), "", f"cannot be read: {error.strerror}", "name a readable file")]
-        ) from error
+        problem = f"cannot be read: {error.strerror}"
+    except (RuntimeError, ValueError):  # a loop of links, a character that no path can hold
+        pass
+    raise ConfigError([Problem(str(path), "", problem, "name a readable file")])
 
 
 def _opt_in_problems(root: Path) -> list[Problem]:
     """Check the repository's opt-in; whoever may write this file consents to dispatches."""
     path = root / OPT_IN
     try:
-        settings = strict_json.loads(_read(path))
+        settings = strict_json.loads(_read(path, inside=root))
     except (ConfigError, Rejection):
         settings = None
     return opt_in_problems(settings, str(path))
@@ -282,12 +285,12 @@ def _imported(consumer: Document, path: tuple[str | int, ...], uses: str, root: 
     inside = (root / ".github").resolve()
     try:
         file = (root / uses).resolve()
-    except ValueError:  # a character that no path can hold
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a character that no path can hold
         file = root
     if not uses.startswith(".github/") or not file.is_relative_to(inside):
         fix = "import a file under .github/ of the same repository"
         raise ConfigError([consumer.problem((*path, "uses"), f"{uses} is not inside .github/", fix)])
-    return load_frontmatter(_read(file).decode("utf-8", "replace"), str(file))
+    return load_frontmatter(_read(file), str(file))
 
 
 # ---- the consumer -----------------------------------------------------------------------------------------------------

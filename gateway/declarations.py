@@ -61,6 +61,8 @@ _CONNECTOR_FIELDS: Final = frozenset(
 )
 _INPUT_FIELDS: Final = frozenset({"type", "description", "default", "required", "items", "enum"})
 _INPUT: Final = re.compile(r"\$\{\{\s*github\.aw\.import-inputs\.([A-Za-z][A-Za-z0-9_-]{0,62})(\[0\])?\s*\}\}")
+_EXPRESSION: Final = "${{"
+_PIECE: Final = re.compile(r"[A-Za-z0-9._~-]+\Z")
 _DECIMAL: Final = re.compile(r"(0|-?[1-9][0-9]{0,18})\Z")
 _MAX_SAFE: Final = 2**53 - 1  # RFC 8785 numbers are binary64: a larger integer has no canonical form
 
@@ -93,7 +95,7 @@ class Bound:
     grants: Mapping[str, list[Any]]
 
 
-def load_connector(text: str, file: str) -> Connector:
+def load_connector(text: str | bytes, file: str) -> Connector:
     """Read a connector's Markdown. Raises ConfigError with every problem found."""
     return connector_from(load_frontmatter(text, file))
 
@@ -303,6 +305,8 @@ def _substitute(value: Any, inputs: Mapping[str, Any]) -> Any:
     whole = _INPUT.fullmatch(value)
     if whole:
         return _input(whole, inputs)
+    if _EXPRESSION in _INPUT.sub("", value):
+        raise ValueError(f"{value} holds another expression than github.aw.import-inputs.NAME; nothing else is frozen")
     return _INPUT.sub(lambda match: _text_input(match, inputs), value)
 
 
@@ -324,6 +328,10 @@ def _text_input(match: re.Match[str], inputs: Mapping[str, Any]) -> str:
         raise ValueError(f"the input {match.group(1)} stands inside text and is no text")
     if set(value) & set("{}"):
         raise ValueError(f"the input {match.group(1)} holds a brace, which would be read as a name")
+    if "/" in match.string[: match.start()] and (_PIECE.match(value) is None or value in {".", ".."}):
+        raise ValueError(
+            f"the input {match.group(1)} stands for a piece of a URL and may hold letters, digits, . _ ~ and -"
+        )
     return value
 
 
@@ -454,6 +462,8 @@ def _lowered(value: Any, kinds: set[str]) -> list[Any]:
         raise ValueError(f"holds a value of more than {MAX_VALUE_CHARACTERS} characters")
     if "*" in value:
         raise ValueError("holds a *; there are no wildcards")
+    if _EXPRESSION in value:
+        raise ValueError("holds an expression, which nobody evaluates here; write the value")
     lowered: list[Any] = []
     for kind in sorted(kinds):
         if kind == "string":

@@ -1,6 +1,7 @@
 """Compiling and loading: the same input gives the same document; an altered or wrong one never loads."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import canonical, families
-from gateway.compile import Import, Target, compile_documents, compile_file, encode
+from gateway.compile import MAX_FILE_BYTES, Import, Target, compile_documents, compile_file, encode
 from gateway.declarations import load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import load_yaml
@@ -300,6 +301,28 @@ def test_imports_stay_inside(checkout: Path, uses: str, words: str) -> None:
     consumer = checkout / "linear-issue-created.md"
     consumer.write_text(consumer.read_text().replace(".github/workflows/connectors/linear.md", uses))
     assert words in file_problems(consumer)
+
+
+@pytest.mark.parametrize("name", ["aw.json", "linear-issue-created.lock.yml", "connectors/linear.md"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "outside", "loop", "folder", "large"])
+def test_a_checkout_is_read_as_plain_files_of_its_own(checkout: Path, name: str, kind: str) -> None:
+    """Whoever commits to a repository also commits links: reading /dev/zero or a pipe would never end."""
+    consumer, file = checkout / "linear-issue-created.md", checkout / name
+    content = file.read_bytes()
+    file.unlink()
+    outside = checkout.parent.parent.parent / f"outside-{checkout.parent.parent.name}"
+    outside.write_bytes(content)
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "large":
+        file.write_bytes(content + b" " * MAX_FILE_BYTES)
+    else:
+        file.symlink_to({"device": "/dev/zero", "outside": str(outside), "loop": file.name}[kind])
+    found = file_problems(consumer)
+    assert any(words in found for words in ("has not opted in", "cannot be read", "leads out", "not inside .github/"))
+    outside.unlink()
 
 
 def test_a_connector_is_imported_once(checkout: Path) -> None:

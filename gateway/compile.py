@@ -8,7 +8,7 @@ gives the same bytes. Nothing is fetched: a remote import has to be vendored fir
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -101,8 +101,12 @@ def compile_file(
     workflow: str | None = None,
     workflow_hash: str | None = None,
     origin: str = "https://github.com",
+    warn: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Any], ...]:
-    """Compile a consumer of a checked-out repository: one document a connector. Raises ConfigError, every problem at once."""
+    """Compile a consumer of a checked-out repository: one document a connector. Raises ConfigError, every problem at once.
+
+    `warn` is told what is no problem and should be known.
+    """
     root = _root(consumer)
     document = load_frontmatter(_read(consumer), str(consumer))
     problems = _opt_in_problems(root)
@@ -127,6 +131,9 @@ def compile_file(
         raise ConfigError([*problems, *error.problems]) from error
     if problems:
         raise ConfigError(problems)
+    for one in imports:
+        if one.connector.experimental and any(document["connector"] == one.connector.id for document in documents):
+            warn(f"{one.connector.file}: {one.connector.id} is experimental; its triggers may change")
     return documents
 
 
@@ -308,7 +315,7 @@ def _selections(consumer: Document, imports: Mapping[str, Import]) -> tuple[dict
     for key, value in on.items():
         if key == ROUTE:
             problems += _route(consumer, imports, value, selections, github)
-        elif key not in _MODIFIERS:
+        elif key not in _MODIFIERS or _selectable(imports, key):
             problems += _qualified(consumer, imports, key, value, selections)
     if not selections and not github and not problems:
         fix = "select a connector's triggers or a GitHub family"
@@ -360,12 +367,10 @@ def _qualified(
 ) -> list[Problem]:
     """Read `on.<id>-<trigger>`, which selects the same route; every other trigger excludes the gateway's."""
     path = ("on", key)
-    matches = [
-        (connector_id, trigger)
-        for connector_id, one in imports.items()
-        for trigger in one.connector.triggers
-        if key == f"{connector_id}-{trigger}"
-    ]
+    matches = _selectable(imports, key)
+    if key in _MODIFIERS:
+        fix = f"select it under {ROUTE}, or rename the connector"
+        return [consumer.problem(path, "is a key of on: and a trigger of an imported connector", fix)]
     if not matches:
         fix = f"keep {ROUTE} alone; it is exclusive with all other triggers"
         return [consumer.problem(path, "is neither the gateway's route nor a trigger of an imported connector", fix)]
@@ -378,6 +383,16 @@ def _qualified(
     if trigger not in selection.triggers:
         selection.triggers.append(trigger)
     return []
+
+
+def _selectable(imports: Mapping[str, Import], key: str) -> list[tuple[str, str]]:
+    """Return every (connector, trigger) whose qualified name is `key`."""
+    return [
+        (connector_id, trigger)
+        for connector_id, one in imports.items()
+        for trigger in one.connector.triggers
+        if key == f"{connector_id}-{trigger}"
+    ]
 
 
 def _connector_part(consumer: Document, one: Import, selection: _Selection) -> _Part:

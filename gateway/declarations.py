@@ -59,6 +59,7 @@ _CONNECTOR_FIELDS: Final = frozenset(
         "safe-outputs",
     },
 )
+_CAPABILITIES: Final = ("triggers", "tools", "mcp-servers", "safe-outputs")
 _INPUT_FIELDS: Final = frozenset({"type", "description", "default", "required", "items", "enum"})
 _INPUT: Final = re.compile(r"\$\{\{\s*github\.aw\.import-inputs\.([A-Za-z][A-Za-z0-9_-]{0,62})(\[0\])?\s*\}\}")
 _EXPRESSION: Final = "${{"
@@ -81,6 +82,7 @@ class Connector:
     import_schema: Mapping[str, Any]
     digest: str
     document: Document
+    experimental: bool
 
     def problem(self, path: tuple[str | int, ...], problem: str, fix: str) -> Problem:
         """Make a Problem for a key under `connectors.<id>`."""
@@ -124,12 +126,11 @@ def connector_from(document: Document) -> Connector:
     triggers = declaration.get("triggers", {})
     resources = declaration.get("resources", {})
     problems += _schema_problems(document, schema)
-    problems += _section_problems(document, path, triggers, resources)
+    problems += _section_problems(document, path, declaration)
     if problems:
         raise ConfigError(problems)
-    connector = Connector(
-        connector_id, document.file, triggers, resources, schema, _digest(document, connector_id), document
-    )
+    digest, experimental = _digest(document, connector_id), declaration.get("experimental", False)
+    connector = Connector(connector_id, document.file, triggers, resources, schema, digest, document, experimental)
     problems = [problem for name in triggers for problem in _trigger_problems(connector, name)]
     if problems:
         raise ConfigError(problems)
@@ -151,9 +152,10 @@ def _digest(document: Document, connector_id: str) -> str:
         ) from error
 
 
-def _section_problems(document: Document, path: tuple[str, ...], triggers: Any, resources: Any) -> list[Problem]:
+def _section_problems(document: Document, path: tuple[str, ...], declaration: Mapping[str, Any]) -> list[Problem]:
     problems = []
-    for field, section in (("triggers", triggers), ("resources", resources)):
+    for field in ("resources", *_CAPABILITIES):
+        section = declaration.get(field, {})
         if not isinstance(section, dict):
             return [document.problem((*path, field), "is no mapping", "write name: value")]
         problems += [
@@ -161,7 +163,20 @@ def _section_problems(document: Document, path: tuple[str, ...], triggers: Any, 
             for key in section
             if not NAME.match(key)
         ]
+    if not any(declaration.get(field) for field in _CAPABILITIES):
+        problems.append(document.problem(path, "declares nothing", f"declare one of {', '.join(_CAPABILITIES)}"))
+    if not isinstance(declaration.get("experimental", False), bool):
+        problems.append(document.problem((*path, "experimental"), "is no boolean", "write true or false"))
+    docs = declaration.get("docs", [])
+    if not isinstance(docs, list) or not all(map(_is_address, docs)) or len(set(docs)) != len(docs):
+        fix = "list each address once, without user information or expressions"
+        problems.append(document.problem((*path, "docs"), "is no list of https addresses", fix))
     return problems
+
+
+def _is_address(value: Any) -> bool:
+    """Tell whether a value names public documentation: never fetched, it says where the declaration comes from."""
+    return isinstance(value, str) and re.fullmatch(r"https://[^/?#@\s{}]+([/?#][^\s{}]*)?", value) is not None
 
 
 def _schema_problems(document: Document, schema: Any) -> list[Problem]:

@@ -52,6 +52,26 @@ def problems(text: str = EXAMPLE, **with_: Any) -> str:
     return str(caught.value)
 
 
+def test_a_connector_declares_something() -> None:
+    for text in ("{}", "{triggers: {}, tools: {}}", "{resources: {a: [b]}}"):
+        with pytest.raises(ConfigError, match="declares nothing"):
+            load_connector(f"---\nconnectors:\n  example: {text}\n---\n", "example.md")
+    tools = load_connector(
+        "---\nconnectors:\n  example: {tools: {get-record: {tool: get_record}}}\n---\n", "example.md"
+    )
+    with pytest.raises(ConfigError, match="get-record is no trigger of it"):
+        bind(tools, {}, ["get-record"], "c.md")
+
+
+def test_a_name_is_ascii_to_the_letter() -> None:
+    """What looks the same is not the same: Cyrillic letters, a soft hyphen, a full-width letter, another case."""
+    for name in ("record\u2010updated", "r\u0435cord", "record\u00adx", "\uff52ecord", "Record", "a" * 64):
+        assert "a name matches" in problems(EXAMPLE.replace("      record-updated:", f'      "{name}":'))
+        with pytest.raises(ConfigError, match="is no trigger of it"):
+            bind(load_connector(EXAMPLE, "example.md"), GOOD, [name], "c.md")
+    assert "is no input of the connector" in problems(sіte="https://example.com")
+
+
 def test_lowering_keeps_types_and_freezes_inputs() -> None:
     result = bound(states=["open", "new"])
     lowered = result.triggers["record-updated"]
@@ -99,6 +119,16 @@ def test_an_origin_input_may_carry_a_path() -> None:
         ("filters: {states: state}", "filters: {states: nobody}", "nobody is neither"),
         ("match: {/type: record.updated}", "match: {type: record.updated}", "no JSON Pointer"),
         ("match: {/type: record.updated}", "match: {/type: a, /type: b}", "stands twice"),
+        ("    resources:\n", "    experimental: 1\n    resources:\n", "experimental: line 4: is no boolean"),
+        ("    resources:\n", "    tools: {Read: {}}\n    resources:\n", "a name matches"),
+        ("    resources:\n", "    safe-outputs: []\n    resources:\n", "is no mapping"),
+        ("    resources:\n", "    docs: [http://a.example]\n    resources:\n", "no list of https addresses"),
+        ("    resources:\n", "    docs: [https://u:p@a.example/]\n    resources:\n", "no list of https addresses"),
+        (
+            "    resources:\n",
+            "    docs: [https://a.example, https://a.example]\n    resources:\n",
+            "list each address once",
+        ),
     ],
 )
 def test_a_wrong_declaration_is_refused(old: str, new: str, words: str) -> None:

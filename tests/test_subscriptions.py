@@ -141,6 +141,42 @@ def test_a_document_has_a_size() -> None:
     assert "more than 65536 bytes" in refused(on)
 
 
+def test_the_size_is_exact_to_the_byte() -> None:
+    def consumer(last: str) -> str:
+        names = [*(f"a/{n:060}" for n in range(870)), last]
+        return f"on: {{gateway-dispatch: {{issue: {{types: [opened]}}, repos: [{', '.join(names)}]}}}}"
+
+    room = 65_536 - len(encode(compiled(consumer("b/c"))[0]))
+    assert 0 < room < 99
+    [document] = compiled(consumer("b/c" + "c" * room))
+    assert len(encode(document)) == 65_536
+    assert load_subscription(encode(document), "d.json").digest == document["digest"]
+    assert "select fewer triggers or grants" in refused(consumer("b/cc" + "c" * room))
+
+
+def test_no_credential_and_no_name_of_one_is_in_a_document(tmp_path: Path) -> None:
+    text = (ROOT / "subscriptions/connectors/linear.md").read_text()
+    section = (
+        "    endpoints: {api: https://api.planted.example}\n"
+        "    credentials: {reader: {phase: agent, header: Authorization, scheme: bearer, scopes: [read],"
+        " token: {secret: PLANTED_SECRET_NAME}}}\n    resources:\n"
+    )
+    connector = load_connector(text.replace("    resources:\n", section, 1), "linear.md")
+    [document] = compile_documents(
+        load_yaml("on: {gateway-dispatch: {linear: [issue-created]}}", "c.md"), [Import(connector, LINEAR)], TARGET
+    )
+    assert b"planted" not in encode(document).lower()
+    assert b"credential" not in encode(document).lower()
+
+
+def test_importing_selects_nothing() -> None:
+    assert "selects nothing" in refused("on: {gateway-dispatch: {}}", linear=LINEAR)
+    [document] = compiled(
+        "on: {gateway-dispatch: {linear: [issue-created]}}", linear=LINEAR, gitlab={"projects": ["7"]}
+    )
+    assert (document["connector"], list(document["triggers"])) == ("linear", ["issue-created"])
+
+
 def test_filters_are_lowered_and_kept() -> None:
     [document] = compiled(
         "on: {gateway-dispatch: {gitlab: {triggers: [pipeline-updated], filters: {statuses: [failed]}}}}",
@@ -330,6 +366,15 @@ def test_a_connector_is_imported_once(checkout: Path) -> None:
     uses = "  - .github/workflows/connectors/linear.md\n"
     consumer.write_text(consumer.read_text().replace("imports:\n", "imports:\n" + uses))
     assert "imported twice" in file_problems(consumer)
+
+
+def test_an_experimental_connector_is_told_where_it_is_selected(checkout: Path) -> None:
+    told: list[str] = []
+    compile_file(checkout / "linear-issue-created.md", "acme/app", warn=told.append)
+    assert len(told) == 1
+    assert told[0].endswith("connectors/linear.md: linear is experimental; its triggers may change")
+    compile_file(checkout / "github-issue-opened.md", "acme/app", warn=told.append)
+    assert len(told) == 1
 
 
 def test_documents_are_stable_bytes(document: dict[str, Any]) -> None:

@@ -59,6 +59,7 @@ def compile_(
             workflow=workflow,
             workflow_hash=workflow_hash,
             origin=origin,
+            warn=lambda text: click.echo(f"warning: {text}", err=True),
         )
     except ConfigError as error:
         show_problems(error)

@@ -335,8 +335,8 @@ def test_closed_and_reopened_need_the_states_that_are_terminal() -> None:
     bindings = {key: one for key, one in json.loads(case.selected.bindings).items() if key != "closed-states"}
     for trigger in ("work-item-closed", "work-item-reopened"):
         on = f"{{azure-devops: [{trigger}]}}"
-        nothing: dict[str, list[str]] = {}
-        for states in (nothing, {"closed-states": []}):
+        without: list[dict[str, list[str]]] = [{}, {"closed-states": []}]
+        for states in without:
             with pytest.raises(ConfigError, match=r"at least one literal|not bound"):
                 enrolled(replace(case.selected, trigger=trigger, on=on, bindings=json.dumps(bindings | states)))
     enrolled(replace(case.selected, on="{azure-devops: [work-item-updated]}", bindings=json.dumps(bindings)))

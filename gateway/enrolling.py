@@ -15,7 +15,7 @@ import fcntl
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.items import Array
 
-from gateway.enrollments import Document, documents, entries
+from gateway.enrollments import Document, Entry, documents, entries
 from gateway.settings import Base, Enrollment, EnrollmentFile, read_text
 from gateway.subscriptions import Enrolled, Subscription, activation_problem
 
@@ -47,12 +47,17 @@ class Done:
 
 
 def check(
-    base: Base, subscription: Subscription, source: str, installation: int, options: Mapping[str, Any]
+    base: Base,
+    listed: Sequence[Entry],
+    subscription: Subscription,
+    source: str,
+    installation: int,
+    options: Mapping[str, Any],
 ) -> Enrolled:
-    """Say what would be enrolled. Raises Refused where it could not be active."""
+    """Say what would be enrolled beside the entries `listed`. Raises Refused where it could not be active."""
     elsewhere = [
         entry
-        for entry in entries(base)
+        for entry in listed
         if entry.enrollment.subscription == subscription.digest and entry.enrollment.source != source
     ]
     if elsewhere:
@@ -68,9 +73,9 @@ def check(
     return enrolled
 
 
-def known_options(base: Base, digest: str) -> dict[str, Any]:
+def known_options(listed: Sequence[Entry], digest: str) -> dict[str, Any]:
     """Return the options of the digest's entry, so that enrolling again keeps what is not said anew."""
-    for entry in entries(base):
+    for entry in listed:
         if entry.enrollment.subscription == digest:
             return {name: getattr(entry.enrollment, name) for name in _OPTIONS}
     return {}
@@ -93,29 +98,30 @@ def write(
     """
     base.folder.mkdir(parents=True, exist_ok=True)
     with _alone(base.folder):
-        options = known_options(base, subscription.digest)
+        listed = entries(base)
+        options = known_options(listed, subscription.digest)
         options |= {name: value for name, value in given.items() if value is not None}
-        check(base, subscription, source, installation, options)
+        check(base, listed, subscription, source, installation, options)
         wanted = Enrollment(
             subscription=subscription.digest,
             source=source,
             installation=installation,
             **{name: value for name, value in options.items() if value is not None},
         )
-        return _write(base, data, stem, subscription, wanted, first)
+        return _write(base, listed, data, stem, subscription, wanted, first)
 
 
 def _write(
     base: Base,
+    listed: Sequence[Entry],
     data: bytes,
     stem: str,
     subscription: Subscription,
     wanted: Enrollment,
     first: Callable[[str | None], None],
 ) -> Done:
-    listed = entries(base)
     present = [one for one in listed if one.enrollment.subscription == subscription.digest]
-    target, replaced = _target(base, stem, subscription, known=bool(present))
+    target, replaced = _target(base, [] if present else listed, stem, subscription)
     main = next((one for one in present if one.file == base.file), None)
     if main is not None and main.enrollment != wanted:
         raise Refused(
@@ -158,16 +164,19 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _target(base: Base, stem: str, subscription: Subscription, *, known: bool) -> tuple[Path, str | None]:
-    """Choose the document's file: where its digest stands already, else its own name, which may hold an older one of its kind."""
+def _target(base: Base, listed: Sequence[Entry], stem: str, subscription: Subscription) -> tuple[Path, str | None]:
+    """Choose the document's file: where its digest stands already, else its own name, which may hold an older one of its kind.
+
+    Returns the digest that it takes the place of too. Among `listed` is an entry that was left without its document.
+    """
     found = [one for one in documents(base) if not one.file.name.endswith(ASIDE)]
     for one in found:
         if one.subscription is not None and one.subscription.digest == subscription.digest:
-            return one.file, None if known else _stale_entry(base, one.file, found)
+            return one.file, _stale_entry(listed, one.file, found)
     target = base.folder / (stem + ".json")
     older = next((one for one in found if one.file == target), None)
     if older is None or older.subscription is None:
-        return target, None if known else _stale_entry(base, target, found)
+        return target, _stale_entry(listed, target, found)
     before = older.subscription
     if (before.repository, before.workflow, before.connector) != (
         subscription.repository,
@@ -185,10 +194,10 @@ def _target(base: Base, stem: str, subscription: Subscription, *, known: bool) -
     return target, before.digest
 
 
-def _stale_entry(base: Base, target: Path, found: list[Document]) -> str | None:
+def _stale_entry(listed: Sequence[Entry], target: Path, found: Sequence[Document]) -> str | None:
     """Return the digest that the entry beside a document names where it is another: the document was changed in place."""
     beside = target.with_suffix(".toml")
-    named = [one.enrollment.subscription for one in entries(base) if one.file == beside]
+    named = [one.enrollment.subscription for one in listed if one.file == beside]
     held = {one.subscription.digest for one in found if one.subscription is not None}
     return named[0] if len(named) == 1 and named[0] not in held else None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gateway import audit, enrolling
+from gateway import audit, enrolling, enrollments
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
 from gateway.errors import ConfigError, Problem, Unavailable
@@ -53,9 +53,10 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
     try:
         data = file.read_bytes()
         subscription = load_subscription(data, str(file))
-        options = enrolling.known_options(base, subscription.digest)
+        listed = enrollments.entries(base)
+        options = enrolling.known_options(listed, subscription.digest)
         options |= {name: value for name, value in given.items() if value is not None}
-        enrolling.check(base, subscription, source, installation, options)
+        enrolling.check(base, listed, subscription, source, installation, options)
         given["repository_id"] = _repository_id(base, subscription, installation, options.get("repository_id"))
         facts: dict[str, Any] = {
             "subscription": subscription.digest,

@@ -142,7 +142,7 @@ async def take_kept(store: Store, base: Base | Configuration) -> int:
 def _read(line: str) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) and {"at", "who", "action"} <= entry.keys() else None
 

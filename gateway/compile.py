@@ -8,12 +8,12 @@ gives the same bytes. Nothing is fetched: a remote import has to be vendored fir
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gateway import families, strict_json
+from gateway import families, files, strict_json
 from gateway.declarations import Connector, bind, connector_from, lower_values
 from gateway.errors import ConfigError, Problem, Rejection
 from gateway.frontmatter import Document, load_frontmatter
@@ -33,6 +33,7 @@ from gateway.triggers import compile_trigger
 
 ROUTE: Final = "gateway-dispatch"
 OPT_IN: Final = ".github/workflows/aw.json"
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024  # a compiled workflow is a few hundred kilobytes
 _SELECTORS: Final = ("repos", "orgs", "projects")
 # Keys of gh-aw's `on:` that start nothing by themselves (https://github.github.com/gh-aw/reference/triggers/).
 _MODIFIERS: Final = frozenset(
@@ -100,10 +101,14 @@ def compile_file(
     workflow: str | None = None,
     workflow_hash: str | None = None,
     origin: str = "https://github.com",
+    warn: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Any], ...]:
-    """Compile a consumer of a checked-out repository: one document a connector. Raises ConfigError, every problem at once."""
+    """Compile a consumer of a checked-out repository: one document a connector. Raises ConfigError, every problem at once.
+
+    `warn` is told what is no problem and should be known.
+    """
     root = _root(consumer)
-    document = load_frontmatter(_read(consumer).decode("utf-8", "replace"), str(consumer))
+    document = load_frontmatter(_read(consumer), str(consumer))
     problems = _opt_in_problems(root)
     relative = workflow
     if relative is None:
@@ -111,13 +116,10 @@ def compile_file(
         relative = lock.relative_to(root).as_posix()
     if workflow_hash is None:
         try:
-            workflow_hash = f"sha256:{hashlib.sha256(_read(root / relative)).hexdigest()}"
-        except ConfigError:
-            problems.append(
-                Problem(
-                    str(consumer), "workflow", f"{relative} cannot be read", "compile it, or name one with --workflow"
-                ),
-            )
+            workflow_hash = f"sha256:{hashlib.sha256(_read(root / relative, inside=root)).hexdigest()}"
+        except ConfigError as error:
+            text = f"{relative} {error.problems[0].problem}"
+            problems.append(Problem(str(consumer), "workflow", text, "compile it, or name one with --workflow"))
             workflow_hash = f"sha256:{'0' * 64}"
     imports, found = _imports(document, root)
     problems += found
@@ -129,6 +131,9 @@ def compile_file(
         raise ConfigError([*problems, *error.problems]) from error
     if problems:
         raise ConfigError(problems)
+    for one in imports:
+        if one.connector.experimental and any(document["connector"] == one.connector.id for document in documents):
+            warn(f"{one.connector.file}: {one.connector.id} is experimental; its triggers may change")
     return documents
 
 
@@ -218,20 +223,25 @@ def _root(consumer: Path) -> Path:
     raise ConfigError([Problem(str(consumer), "", "stands in no repository: no folder above it has .github", fix)])
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, inside: Path | None = None) -> bytes:
+    """Read a plain file that stands, links followed, below `inside`. Raises ConfigError."""
+    problem = "cannot be read: No such file"
     try:
-        return path.read_bytes()
+        if inside is None or path.resolve().is_relative_to(inside.resolve()):
+            return files.read(path, MAX_FILE_BYTES)
+        problem = "leads out of the repository"
     except OSError as error:
-        raise ConfigError(
-            [Problem(str(path), "", f"cannot be read: {error.strerror}", "name a readable file")]
-        ) from error
+        problem = f"cannot be read: {error.strerror}"
+    except (RuntimeError, ValueError):  # a loop of links, a character that no path can hold
+        pass
+    raise ConfigError([Problem(str(path), "", problem, "name a readable file")])
 
 
 def _opt_in_problems(root: Path) -> list[Problem]:
     """Check the repository's opt-in; whoever may write this file consents to dispatches."""
     path = root / OPT_IN
     try:
-        settings = strict_json.loads(_read(path))
+        settings = strict_json.loads(_read(path, inside=root))
     except (ConfigError, Rejection):
         settings = None
     return opt_in_problems(settings, str(path))
@@ -282,12 +292,12 @@ def _imported(consumer: Document, path: tuple[str | int, ...], uses: str, root: 
     inside = (root / ".github").resolve()
     try:
         file = (root / uses).resolve()
-    except ValueError:  # a character that no path can hold
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a character that no path can hold
         file = root
     if not uses.startswith(".github/") or not file.is_relative_to(inside):
         fix = "import a file under .github/ of the same repository"
         raise ConfigError([consumer.problem((*path, "uses"), f"{uses} is not inside .github/", fix)])
-    return load_frontmatter(_read(file).decode("utf-8", "replace"), str(file))
+    return load_frontmatter(_read(file), str(file))
 
 
 # ---- the consumer -----------------------------------------------------------------------------------------------------
@@ -305,7 +315,7 @@ def _selections(consumer: Document, imports: Mapping[str, Import]) -> tuple[dict
     for key, value in on.items():
         if key == ROUTE:
             problems += _route(consumer, imports, value, selections, github)
-        elif key not in _MODIFIERS:
+        elif key not in _MODIFIERS or _selectable(imports, key):
             problems += _qualified(consumer, imports, key, value, selections)
     if not selections and not github and not problems:
         fix = "select a connector's triggers or a GitHub family"
@@ -357,12 +367,10 @@ def _qualified(
 ) -> list[Problem]:
     """Read `on.<id>-<trigger>`, which selects the same route; every other trigger excludes the gateway's."""
     path = ("on", key)
-    matches = [
-        (connector_id, trigger)
-        for connector_id, one in imports.items()
-        for trigger in one.connector.triggers
-        if key == f"{connector_id}-{trigger}"
-    ]
+    matches = _selectable(imports, key)
+    if key in _MODIFIERS:
+        fix = f"select it under {ROUTE}, or rename the connector"
+        return [consumer.problem(path, "is a key of on: and a trigger of an imported connector", fix)]
     if not matches:
         fix = f"keep {ROUTE} alone; it is exclusive with all other triggers"
         return [consumer.problem(path, "is neither the gateway's route nor a trigger of an imported connector", fix)]
@@ -375,6 +383,16 @@ def _qualified(
     if trigger not in selection.triggers:
         selection.triggers.append(trigger)
     return []
+
+
+def _selectable(imports: Mapping[str, Import], key: str) -> list[tuple[str, str]]:
+    """Return every (connector, trigger) whose qualified name is `key`."""
+    return [
+        (connector_id, trigger)
+        for connector_id, one in imports.items()
+        for trigger in one.connector.triggers
+        if key == f"{connector_id}-{trigger}"
+    ]
 
 
 def _connector_part(consumer: Document, one: Import, selection: _Selection) -> _Part:

@@ -59,8 +59,11 @@ _CONNECTOR_FIELDS: Final = frozenset(
         "safe-outputs",
     },
 )
+_CAPABILITIES: Final = ("triggers", "tools", "mcp-servers", "safe-outputs")
 _INPUT_FIELDS: Final = frozenset({"type", "description", "default", "required", "items", "enum"})
 _INPUT: Final = re.compile(r"\$\{\{\s*github\.aw\.import-inputs\.([A-Za-z][A-Za-z0-9_-]{0,62})(\[0\])?\s*\}\}")
+_EXPRESSION: Final = "${{"
+_PIECE: Final = re.compile(r"[A-Za-z0-9._~-]+\Z")
 _DECIMAL: Final = re.compile(r"(0|-?[1-9][0-9]{0,18})\Z")
 _MAX_SAFE: Final = 2**53 - 1  # RFC 8785 numbers are binary64: a larger integer has no canonical form
 
@@ -79,6 +82,7 @@ class Connector:
     import_schema: Mapping[str, Any]
     digest: str
     document: Document
+    experimental: bool
 
     def problem(self, path: tuple[str | int, ...], problem: str, fix: str) -> Problem:
         """Make a Problem for a key under `connectors.<id>`."""
@@ -93,7 +97,7 @@ class Bound:
     grants: Mapping[str, list[Any]]
 
 
-def load_connector(text: str, file: str) -> Connector:
+def load_connector(text: str | bytes, file: str) -> Connector:
     """Read a connector's Markdown. Raises ConfigError with every problem found."""
     return connector_from(load_frontmatter(text, file))
 
@@ -122,12 +126,11 @@ def connector_from(document: Document) -> Connector:
     triggers = declaration.get("triggers", {})
     resources = declaration.get("resources", {})
     problems += _schema_problems(document, schema)
-    problems += _section_problems(document, path, triggers, resources)
+    problems += _section_problems(document, path, declaration)
     if problems:
         raise ConfigError(problems)
-    connector = Connector(
-        connector_id, document.file, triggers, resources, schema, _digest(document, connector_id), document
-    )
+    digest, experimental = _digest(document, connector_id), declaration.get("experimental", False)
+    connector = Connector(connector_id, document.file, triggers, resources, schema, digest, document, experimental)
     problems = [problem for name in triggers for problem in _trigger_problems(connector, name)]
     if problems:
         raise ConfigError(problems)
@@ -149,9 +152,10 @@ def _digest(document: Document, connector_id: str) -> str:
         ) from error
 
 
-def _section_problems(document: Document, path: tuple[str, ...], triggers: Any, resources: Any) -> list[Problem]:
+def _section_problems(document: Document, path: tuple[str, ...], declaration: Mapping[str, Any]) -> list[Problem]:
     problems = []
-    for field, section in (("triggers", triggers), ("resources", resources)):
+    for field in ("resources", *_CAPABILITIES):
+        section = declaration.get(field, {})
         if not isinstance(section, dict):
             return [document.problem((*path, field), "is no mapping", "write name: value")]
         problems += [
@@ -159,7 +163,20 @@ def _section_problems(document: Document, path: tuple[str, ...], triggers: Any, 
             for key in section
             if not NAME.match(key)
         ]
+    if not any(declaration.get(field) for field in _CAPABILITIES):
+        problems.append(document.problem(path, "declares nothing", f"declare one of {', '.join(_CAPABILITIES)}"))
+    if not isinstance(declaration.get("experimental", False), bool):
+        problems.append(document.problem((*path, "experimental"), "is no boolean", "write true or false"))
+    docs = declaration.get("docs", [])
+    if not isinstance(docs, list) or not all(map(_is_address, docs)) or len(set(docs)) != len(docs):
+        fix = "list each address once, without user information or expressions"
+        problems.append(document.problem((*path, "docs"), "is no list of https addresses", fix))
     return problems
+
+
+def _is_address(value: Any) -> bool:
+    """Tell whether a value names public documentation: never fetched, it says where the declaration comes from."""
+    return isinstance(value, str) and re.fullmatch(r"https://[^/?#@\s{}]+([/?#][^\s{}]*)?", value) is not None
 
 
 def _schema_problems(document: Document, schema: Any) -> list[Problem]:
@@ -303,6 +320,8 @@ def _substitute(value: Any, inputs: Mapping[str, Any]) -> Any:
     whole = _INPUT.fullmatch(value)
     if whole:
         return _input(whole, inputs)
+    if _EXPRESSION in _INPUT.sub("", value):
+        raise ValueError(f"{value} holds another expression than github.aw.import-inputs.NAME; nothing else is frozen")
     return _INPUT.sub(lambda match: _text_input(match, inputs), value)
 
 
@@ -324,6 +343,10 @@ def _text_input(match: re.Match[str], inputs: Mapping[str, Any]) -> str:
         raise ValueError(f"the input {match.group(1)} stands inside text and is no text")
     if set(value) & set("{}"):
         raise ValueError(f"the input {match.group(1)} holds a brace, which would be read as a name")
+    if "/" in match.string[: match.start()] and (_PIECE.match(value) is None or value in {".", ".."}):
+        raise ValueError(
+            f"the input {match.group(1)} stands for a piece of a URL and may hold letters, digits, . _ ~ and -"
+        )
     return value
 
 
@@ -454,6 +477,8 @@ def _lowered(value: Any, kinds: set[str]) -> list[Any]:
         raise ValueError(f"holds a value of more than {MAX_VALUE_CHARACTERS} characters")
     if "*" in value:
         raise ValueError("holds a *; there are no wildcards")
+    if _EXPRESSION in value:
+        raise ValueError("holds an expression, which nobody evaluates here; write the value")
     lowered: list[Any] = []
     for kind in sorted(kinds):
         if kind == "string":

@@ -4,14 +4,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 
+def printable(text: str) -> str:
+    """Write what would steer a terminal or not show in it (controls, marks of direction, half surrogates) as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One configuration problem: the `file` and `key` it stands at, what is wrong, and the `fix`. Never a secret's value."""
+    """One configuration problem: the `file` and `key` it stands at, what is wrong, and the `fix`. Never a secret's value.
+
+    Key and problem may quote a file that somebody else wrote, so all of it is made printable.
+    """
 
     file: str
     key: str
     problem: str
     fix: str
+
+    def __post_init__(self) -> None:
+        for name in ("file", "key", "problem", "fix"):
+            object.__setattr__(self, name, printable(getattr(self, name)))
 
     def __str__(self) -> str:
         return f"{self.file}: {self.key}: {self.problem} ({self.fix})"

@@ -66,6 +66,7 @@ async def reload(gateway: Gateway) -> bool:
     before = gateway.configuration
     try:
         configuration = await asyncio.to_thread(load_configuration, before.file, before)
+        prepared = gateway.prepare(configuration)
         gateway.keys.replace(configuration.settings)
     except ConfigError as error:
         for problem in error.problems:
@@ -73,7 +74,7 @@ async def reload(gateway: Gateway) -> bool:
     except Exception as error:  # noqa: BLE001 (whatever a new file holds, the old configuration goes on)
         log.event("reload-refused", logging.ERROR, problem=type(error).__name__)
     else:
-        gateway.configuration = gateway.prepare(configuration)
+        gateway.configuration = prepared
         log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
         log_inactive(configuration)
         await audit.catch_up(gateway.store, configuration)

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from gateway import asks, connections, log
+from gateway import asks, connections, hangup, log
 from gateway.admission import Admission
 from gateway.app import Gateway, public_app
 from gateway.console import admin_app
@@ -132,7 +132,7 @@ async def serve(
             await notify(stack, gateway, lookout, session)
             renew(stack, gateway, session, app)
         reloader = Reloader(gateway)
-        loop.add_signal_handler(signal.SIGHUP, reloader.ask)
+        stack.enter_context(hangup.taken_by(reloader.ask))
         watching = asyncio.create_task(reloader.run())
         served = [(name, side) for name, side in _apps(gateway, lookout, role) if name in sockets]
         tasks = [asyncio.create_task(_http(name, side, sockets[name], stop, configuration)) for name, side in served]

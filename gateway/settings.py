@@ -32,17 +32,19 @@ from pydantic import (
     model_validator,
 )
 
+from gateway import files
 from gateway.addresses import check_bind, check_https, check_networks, check_store, is_host
 from gateway.errors import ConfigError, Problem
 from gateway.profiles import JwtProof, Profile, Source, load_profiles
 from gateway.salvage import concerns, place_of, readable
-from gateway.subscriptions import Enrolled, Index, Subscription, build_index, load_subscription
+from gateway.subscriptions import MAX_BYTES, Enrolled, Index, Subscription, build_index, load_subscription
 from gateway.verify import secret_problem
 
 NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 ENGINE_NEEDS = {"hypercorn": (), "uvicorn": ("uvicorn", "httptools")}
 MODES = ("auto", "ask", "deny")
 SECRET_BYTES = 65_536  # more is no secret but a wrong file
+MAX_TOML_BYTES = 16 * 1024 * 1024  # entries of some hundred thousand subscriptions
 LEAST_TOKEN = 16  # bytes of an operator's token
 GITHUB_ACTIONS_BOT = 41898282  # https://api.github.com/users/github-actions%5Bbot%5D: any job's token acts as it
 Mode = Literal["auto", "ask", "deny"]
@@ -370,10 +372,14 @@ def load_configuration(path: Path, before: Configuration | None = None) -> Confi
     """
     base, problems = _load_base(path, secrets=True)
     stamp = folder_stamp(base.folder)  # before reading: what changes while we read is seen at the next look
-    documents, broken = _documents(base.folder, {} if before is None else before.documents)
-    enrolled, found = _enrolled(base, documents)
+    try:
+        documents, broken = _documents(base.folder, {} if before is None else before.documents)
+        enrolled, found = _enrolled(base, documents)
+    except ConfigError as error:
+        told = any(problem.key == "subscriptions.path" for problem in problems)
+        raise ConfigError(problems if told else [*problems, *error.problems]) from None
     problems += broken + found
-    if before is not None and before.stamp and not base.folder.exists():
+    if before is not None and before.documents and not base.folder.exists():
         fix = "put it back, as it was or empty: that it is gone revokes nothing"
         problems.append(Problem(str(path), "subscriptions.path", f"{base.folder} is gone", fix))
     if problems:
@@ -403,13 +409,53 @@ def enrollments(base: Base) -> tuple[tuple[Enrolled, ...], list[Problem]]:
 def folder_stamp(folder: Path) -> Stamp:
     """What tells one state of the subscriptions folder from another, without reading a file."""
     found = []
-    with suppress(OSError, ValueError), os.scandir(folder) as entries:  # a tenth of a glob's cost, and every second
-        for entry in entries:
-            if entry.name.endswith((".json", ".toml")):
-                with suppress(FileNotFoundError):  # gone between the two calls: the next look sees it
-                    status = entry.stat()
-                    found.append((entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
+    try:
+        with os.scandir(folder) as entries:  # a tenth of a glob's cost, and every second
+            for entry in entries:
+                if entry.name.endswith((".json", ".toml")):
+                    with suppress(OSError):  # gone between the two calls: the next look sees it
+                        status = entry.stat()
+                        found.append((entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:  # a state too; whoever reads the folder says what is wrong
+        return ((type(error).__name__, 0, 0, 0),)
     return tuple(sorted(found))
+
+
+def folder_files(folder: Path, suffix: str) -> list[Path]:
+    """List the subscriptions folder's files that end so. Raises ConfigError where it cannot be listed."""
+    try:
+        return files.listed(folder, suffix)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = f"cannot be listed: {getattr(error, 'strerror', None) or error}"
+        fix = "make it a folder that can be read; what is enrolled stands in it"
+        raise ConfigError([Problem(str(folder), "", why, fix)]) from None
+
+
+def read_text(file: Path) -> str:
+    """Read a TOML file. Raises ConfigError."""
+    try:
+        return files.read(file, MAX_TOML_BYTES).decode("utf-8")
+    except OSError as error:
+        raise ConfigError([Problem(str(file), "", f"cannot be read: {error.strerror}", "name a TOML file")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(str(file), "", f"is no UTF-8: {error.reason}", "save it as UTF-8")]) from None
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError([Problem(str(file), "", f"is not readable TOML: {error}", "repair the syntax")]) from None
+
+
+def read_entries(file: Path) -> tuple[Enrollment, ...]:
+    """Read a TOML file beside the documents. Raises ConfigError, never with a value of it."""
+    try:
+        return EnrollmentFile.model_validate(_toml(file)).enrollments
+    except ValidationError as error:
+        raise ConfigError(model_problems(str(file), error)) from None
 
 
 def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
@@ -518,14 +564,12 @@ def _operator_problems(path: Path, settings: Settings, profiles: Mapping[str, Pr
 def _parse(path: Path) -> tuple[Settings, list[Problem]]:
     """Return the settings and what is wrong with them; with problems they are what can be read of the rest."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        document = _toml(path)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
         fix = "give --config FILE, set GATEWAY_CONFIG, or see docs/quickstart.md"
         raise ConfigError([Problem(str(path), "", "does not exist", fix)]) from None
-    except OSError as error:
-        raise ConfigError([Problem(str(path), "", f"cannot be read: {error.strerror}", "name a TOML file")]) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError([Problem(str(path), "", f"is not readable TOML: {error}", "repair the syntax")]) from None
     try:
         return Settings.model_validate(document), []
     except ValidationError as error:
@@ -617,9 +661,9 @@ def _documents(folder: Path, known: Mapping[bytes, Subscription]) -> tuple[dict[
     """Load the folder's documents by the SHA-256 of their bytes; one that is known is taken as it is."""
     problems: list[Problem] = []
     documents: dict[bytes, Subscription] = {}
-    for file in sorted(folder.glob("*.json")):
+    for file in folder_files(folder, ".json"):
         try:
-            data = file.read_bytes()
+            data = files.read(file, MAX_BYTES)
             key = hashlib.sha256(data).digest()
             documents[key] = known[key] if key in known else load_subscription(data, str(file))
         except OSError as error:
@@ -636,20 +680,13 @@ def _enrolled(base: Base, loaded: Mapping[bytes, Subscription]) -> tuple[tuple[E
     problems: list[Problem] = []
     documents = {subscription.digest: subscription for subscription in loaded.values()}
     entries = [(path, f"enrollments.{n}", entry) for n, entry in enumerate(settings.enrollments)]
-    for file in sorted(folder.glob("*.toml")):
+    for file in folder_files(folder, ".toml"):
         try:
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
-            extra = EnrollmentFile.model_validate(table)
-        except OSError as error:
-            fix = "make it readable, or remove it"
-            problems.append(Problem(str(file), "", f"cannot be read: {error.strerror}", fix))
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-            problems.append(Problem(str(file), "", f"is not readable TOML: {error}", "repair the syntax"))
-        except ValidationError as error:
-            problems += model_problems(str(file), error)
-        else:
-            entries += [(file, f"enrollments.{n}", entry) for n, entry in enumerate(extra.enrollments)]
+            entries += [(file, f"enrollments.{n}", entry) for n, entry in enumerate(read_entries(file))]
+        except ConfigError as error:
+            problems += error.problems
     enrolled: dict[str, Enrolled] = {}
+    first: dict[str, Enrollment] = {}
     for file, key, entry in entries:
         known = enrolled.get(entry.subscription)
         subscription_or_none = documents.get(entry.subscription)
@@ -664,7 +701,11 @@ def _enrolled(base: Base, loaded: Mapping[bytes, Subscription]) -> tuple[tuple[E
         elif known is not None and known.source != entry.source:
             fix = f"one digest has one source: remove one of {known.source} and {entry.source}"
             problems.append(Problem(str(file), f"{key}.subscription", "is enrolled for two sources", fix))
+        elif known is not None and entry != first[entry.subscription]:
+            fix = "keep the one that you mean; of two, neither is taken for right"
+            problems.append(Problem(str(file), f"{key}.subscription", "is enrolled twice with different values", fix))
         elif known is None:
+            first[entry.subscription] = entry
             mode = max(entry.mode, settings.sources[entry.source].mode, key=MODES.index)  # the stricter wins
             enrolled[entry.subscription] = Enrolled(
                 subscription_or_none,

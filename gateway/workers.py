@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvloop
 
-from gateway import connections, log, server
+from gateway import connections, hangup, log, server
 from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Unavailable
 from gateway.settings import Configuration, load_configuration
@@ -89,10 +89,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
         settings = self._configuration.settings.store
         try:
             async with contextlib.AsyncExitStack() as stack:
+                stack.enter_context(hangup.taken_by(self._reload))
                 if settings.embedded is not None:
                     folder = self._configuration.file.parent.absolute() / settings.embedded
                     try:
@@ -155,6 +155,7 @@ class Supervisor:
             *sockets,
             pass_fds=[self._sockets[name].fileno() for name in names],
             start_new_session=True,
+            preexec_fn=hangup.hold,  # one that is passed on while it still starts would end it
         )
 
     async def _drain(self, number: int, process: asyncio.subprocess.Process, ended: "asyncio.Task[int]") -> None:

@@ -52,6 +52,26 @@ def problems(text: str = EXAMPLE, **with_: Any) -> str:
     return str(caught.value)
 
 
+def test_a_connector_declares_something() -> None:
+    for text in ("{}", "{triggers: {}, tools: {}}", "{resources: {a: [b]}}"):
+        with pytest.raises(ConfigError, match="declares nothing"):
+            load_connector(f"---\nconnectors:\n  example: {text}\n---\n", "example.md")
+    tools = load_connector(
+        "---\nconnectors:\n  example: {tools: {get-record: {tool: get_record}}}\n---\n", "example.md"
+    )
+    with pytest.raises(ConfigError, match="get-record is no trigger of it"):
+        bind(tools, {}, ["get-record"], "c.md")
+
+
+def test_a_name_is_ascii_to_the_letter() -> None:
+    """What looks the same is not the same: Cyrillic letters, a soft hyphen, a full-width letter, another case."""
+    for name in ("record\u2010updated", "r\u0435cord", "record\u00adx", "\uff52ecord", "Record", "a" * 64):
+        assert "a name matches" in problems(EXAMPLE.replace("      record-updated:", f'      "{name}":'))
+        with pytest.raises(ConfigError, match="is no trigger of it"):
+            bind(load_connector(EXAMPLE, "example.md"), GOOD, [name], "c.md")
+    assert "is no input of the connector" in problems(sіte="https://example.com")
+
+
 def test_lowering_keeps_types_and_freezes_inputs() -> None:
     result = bound(states=["open", "new"])
     lowered = result.triggers["record-updated"]
@@ -99,6 +119,16 @@ def test_an_origin_input_may_carry_a_path() -> None:
         ("filters: {states: state}", "filters: {states: nobody}", "nobody is neither"),
         ("match: {/type: record.updated}", "match: {type: record.updated}", "no JSON Pointer"),
         ("match: {/type: record.updated}", "match: {/type: a, /type: b}", "stands twice"),
+        ("    resources:\n", "    experimental: 1\n    resources:\n", "experimental: line 4: is no boolean"),
+        ("    resources:\n", "    tools: {Read: {}}\n    resources:\n", "a name matches"),
+        ("    resources:\n", "    safe-outputs: []\n    resources:\n", "is no mapping"),
+        ("    resources:\n", "    docs: [http://a.example]\n    resources:\n", "no list of https addresses"),
+        ("    resources:\n", "    docs: [https://u:p@a.example/]\n    resources:\n", "no list of https addresses"),
+        (
+            "    resources:\n",
+            "    docs: [https://a.example, https://a.example]\n    resources:\n",
+            "list each address once",
+        ),
     ],
 )
 def test_a_wrong_declaration_is_refused(old: str, new: str, words: str) -> None:
@@ -175,6 +205,26 @@ def test_undeclared_literals_stand_for_the_first_resource() -> None:
         ("a: \x00\n", "no YAML"),
         ("a: &a [" + "x, " * 50 + "]\n" + "b: &b [" + "*a, " * 50 + "]\nc: [" + "*b, " * 50 + "]\n", "too large"),
         ("a: " + "[" * 80 + "]" * 80 + "\n", "too deep"),
+        (
+            "a: &a " + "[" * 40 + "]" * 40 + "\nb: " + "[" * 40 + "*a" + "]" * 40 + "\n",
+            "line 2: is too large or too deep",
+        ),
+        ("x: &x {a: 1}\nz:\n  <<: *x\n  <<: *x\n", "line 4: stands twice"),
+        ("a: " + "9" * 65 + "\n", "more than 64 characters"),
+        ("a: 0x" + "f" * 63 + "\n", "more than 64 characters"),
+        ("a: 1." + "0" * 63 + "\n", "more than 64 characters"),
+        ("a: 1e99999\n", "overflows"),
+        ("a: .inf\n", "JSON does not have"),
+        ("a: -.INF\n", "JSON does not have"),
+        ("a: .NaN\n", "JSON does not have"),
+        ('a: "\\ud800"\n', "half of a surrogate pair"),
+        ('"\\udfff": 1\n', "half of a surrogate pair"),
+        ("b: 1\na: x\u2028y\n", "line 2: holds U+2028"),
+        ('a: "x\u2029y"\n', "holds U+2029"),
+        ("a: x\x85y\n", "holds U+0085"),
+        ("a: 1\n\ufeffb: 2\n", "line 2: holds U+FEFF"),
+        ("a: 1 # \u202e2\n", "holds U+202E"),
+        ("a: b\x0cc\n", "holds U+000C"),
     ],
 )
 def test_yaml_that_leaves_doubt_is_refused(text: str, words: str) -> None:
@@ -203,6 +253,25 @@ def test_plain_scalars_follow_the_core_schema() -> None:
         "block": "7\n",
         "null": "x",
     }
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_an_end_of_line_and_a_first_mark_change_nothing(end: str, mark: str) -> None:
+    plain = load_connector(EXAMPLE, "example.md")
+    assert load_connector((mark + EXAMPLE.replace("\n", end)).encode(), "example.md").digest == plain.digest
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_only_what_ends_a_line_everywhere_ends_one(end: str) -> None:
+    """Otherwise this file would hold one frontmatter for us and another for whoever reviewed it elsewhere."""
+    with pytest.raises(ConfigError, match="holds U"):
+        load_frontmatter(f"---\na: x{end}---\nb: y\n---\n", "x.md")
+
+
+def test_what_is_no_utf_8_is_refused_with_its_line() -> None:
+    with pytest.raises(ConfigError, match="line 4: is not UTF-8"):
+        load_frontmatter(b"---\na: 1\n---\ncaf\xe9\n", "x.md")
 
 
 def test_merge_keys_and_anchors() -> None:
@@ -310,6 +379,46 @@ def test_inputs_are_substituted_by_the_place_where_they_stand() -> None:
     unbound = EXAMPLE.replace("site: {type: string, required: true}", "site: {type: string}")
     with pytest.raises(ConfigError, match="the input site is not bound"):
         bind(load_connector(unbound, "example.md"), {"records": ["7"]}, ["record-updated"], "c.md")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["${{ secrets.X }}", "${{github.aw.import-inputs.\u0455ite}}", "${{ github.event.id }}", "a ${{ vars.X }} b"],
+)
+def test_no_other_expression_is_left_for_a_literal(expression: str) -> None:
+    spoiled = EXAMPLE.replace("match: {/type: record.updated}", f'match: {{/type: "{expression}"}}')
+    assert "another expression" in problems(spoiled)
+    spoiled = EXAMPLE.replace("records: ${{ github.aw.import-inputs.records }}", f'records: ["{expression}"]', 1)
+    assert "another expression" in problems(spoiled)
+    assert "holds an expression" in problems(records=[expression])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "evil.example/",
+        "evil.example?",
+        "evil.example#",
+        "a/b",
+        "..",
+        ".",
+        "a%2Fb",
+        "a b",
+        "a@evil.example",
+        "\u0430cme",
+        "a:1",
+    ],
+)
+def test_an_input_inside_a_url_is_one_piece_of_it(value: str) -> None:
+    """So that no `with` leads a reviewed origin or path elsewhere: `https://evil.example/.atlassian.net`."""
+    text = EXAMPLE.replace(
+        '"${{ github.aw.import-inputs.site }}"', '"https://${{ github.aw.import-inputs.site }}.example.net"'
+    )
+    text = text.replace(
+        '"${{ github.aw.import-inputs.site }}/r', '"https://${{ github.aw.import-inputs.site }}.example.net/r'
+    )
+    assert bound(text, site="acme-1").triggers["record-updated"]["resourceOrigins"] == ["https://acme-1.example.net"]
+    assert "stands for a piece of a URL" in problems(text, site=value)
 
 
 def test_an_origin_that_is_none() -> None:

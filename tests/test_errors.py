@@ -21,3 +21,8 @@ def test_a_rejection_has_a_slug_and_a_status() -> None:
 def test_an_unavailability_says_when_to_come_back() -> None:
     assert (Unavailable("store").reason, Unavailable("store").retry_after_s) == ("store", 5)
     assert Unavailable("disk", 60).retry_after_s == 60
+
+
+def test_a_quoted_file_cannot_steer_a_terminal() -> None:
+    problem = Problem("a\x1b[2K.md", "k\x9b1m", "\u202eevil\ud800\x00", "caf\u00e9 \u65e5")
+    assert str(problem) == "a\\x1b[2K.md: k\\x9b1m: \\u202eevil\\ud800\\x00 (caf\u00e9 \u65e5)"

@@ -356,7 +356,7 @@ def test_what_is_done_while_the_store_is_away_is_in_the_trail_later(server: Priv
     assert len(actions(config)) == 2
 
 
-@pytest.mark.parametrize("line", ["", "{", '{"action":"enroll"', "[]", '{"action":"enroll"}', "\x00"])
+@pytest.mark.parametrize("line", ["", "{", '{"action":"enroll"', "[]", '{"action":"enroll"}', "\x00", "[" * 5000])
 def test_a_kept_line_that_cannot_be_read_is_set_aside_and_stops_nothing(
     server: PrivateValkey, config: Path, line: str
 ) -> None:

@@ -180,7 +180,7 @@ BIND = "server.bind"
         ('[subscriptions]\npath = "gateway.toml"', "subscriptions.path", "Not a directory"),
         ('[subscriptions]\npath = "loop"', "subscriptions.path", "symbolic links"),
         ('[subscriptions]\npath = "\\u0000"', "subscriptions.path", "null byte"),
-        (f'[sources."a\\n"]\n{SOURCE}identity.organization = ["o"]', "sources.a\n", "no source name"),
+        (f'[sources."a\\n"]\n{SOURCE}identity.organization = ["o"]', "sources.a\\n", "no source name"),
         (f'[sources.a]\n{SOURCE}identity.organization = [""]', "sources.a.identity.organization.0", "is empty"),
         ('[sources.a]\nprofile = "github"\nsecrets = {a = 1}', "sources.a.secrets", "list of references"),
         ('[sources.a]\nprofile = "github"\nsecrets = {a = {b = "env:X"}}', "sources.a.secrets", "list of references"),

@@ -1,6 +1,7 @@
 """Compiling and loading: the same input gives the same document; an altered or wrong one never loads."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import canonical, families
-from gateway.compile import Import, Target, compile_documents, compile_file, encode
+from gateway.compile import MAX_FILE_BYTES, Import, Target, compile_documents, compile_file, encode
 from gateway.declarations import load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import load_yaml
@@ -138,6 +139,42 @@ def test_wrong_targets_are_refused(target: Target, key: str) -> None:
 def test_a_document_has_a_size() -> None:
     on = f"on: {{gateway-dispatch: {{issue: {{types: [opened]}}, repos: [{', '.join(f'a/{n:060}' for n in range(1000))}]}}}}"
     assert "more than 65536 bytes" in refused(on)
+
+
+def test_the_size_is_exact_to_the_byte() -> None:
+    def consumer(last: str) -> str:
+        names = [*(f"a/{n:060}" for n in range(870)), last]
+        return f"on: {{gateway-dispatch: {{issue: {{types: [opened]}}, repos: [{', '.join(names)}]}}}}"
+
+    room = 65_536 - len(encode(compiled(consumer("b/c"))[0]))
+    assert 0 < room < 99
+    [document] = compiled(consumer("b/c" + "c" * room))
+    assert len(encode(document)) == 65_536
+    assert load_subscription(encode(document), "d.json").digest == document["digest"]
+    assert "select fewer triggers or grants" in refused(consumer("b/cc" + "c" * room))
+
+
+def test_no_credential_and_no_name_of_one_is_in_a_document(tmp_path: Path) -> None:
+    text = (ROOT / "subscriptions/connectors/linear.md").read_text()
+    section = (
+        "    endpoints: {api: https://api.planted.example}\n"
+        "    credentials: {reader: {phase: agent, header: Authorization, scheme: bearer, scopes: [read],"
+        " token: {secret: PLANTED_SECRET_NAME}}}\n    resources:\n"
+    )
+    connector = load_connector(text.replace("    resources:\n", section, 1), "linear.md")
+    [document] = compile_documents(
+        load_yaml("on: {gateway-dispatch: {linear: [issue-created]}}", "c.md"), [Import(connector, LINEAR)], TARGET
+    )
+    assert b"planted" not in encode(document).lower()
+    assert b"credential" not in encode(document).lower()
+
+
+def test_importing_selects_nothing() -> None:
+    assert "selects nothing" in refused("on: {gateway-dispatch: {}}", linear=LINEAR)
+    [document] = compiled(
+        "on: {gateway-dispatch: {linear: [issue-created]}}", linear=LINEAR, gitlab={"projects": ["7"]}
+    )
+    assert (document["connector"], list(document["triggers"])) == ("linear", ["issue-created"])
 
 
 def test_filters_are_lowered_and_kept() -> None:
@@ -302,11 +339,42 @@ def test_imports_stay_inside(checkout: Path, uses: str, words: str) -> None:
     assert words in file_problems(consumer)
 
 
+@pytest.mark.parametrize("name", ["aw.json", "linear-issue-created.lock.yml", "connectors/linear.md"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "outside", "loop", "folder", "large"])
+def test_a_checkout_is_read_as_plain_files_of_its_own(checkout: Path, name: str, kind: str) -> None:
+    """Whoever commits to a repository also commits links: reading /dev/zero or a pipe would never end."""
+    consumer, file = checkout / "linear-issue-created.md", checkout / name
+    content = file.read_bytes()
+    file.unlink()
+    outside = checkout.parent.parent.parent / f"outside-{checkout.parent.parent.name}"
+    outside.write_bytes(content)
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "large":
+        file.write_bytes(content + b" " * MAX_FILE_BYTES)
+    else:
+        file.symlink_to({"device": "/dev/zero", "outside": str(outside), "loop": file.name}[kind])
+    found = file_problems(consumer)
+    assert any(words in found for words in ("has not opted in", "cannot be read", "leads out", "not inside .github/"))
+    outside.unlink()
+
+
 def test_a_connector_is_imported_once(checkout: Path) -> None:
     consumer = checkout / "linear-issue-created.md"
     uses = "  - .github/workflows/connectors/linear.md\n"
     consumer.write_text(consumer.read_text().replace("imports:\n", "imports:\n" + uses))
     assert "imported twice" in file_problems(consumer)
+
+
+def test_an_experimental_connector_is_told_where_it_is_selected(checkout: Path) -> None:
+    told: list[str] = []
+    compile_file(checkout / "linear-issue-created.md", "acme/app", warn=told.append)
+    assert len(told) == 1
+    assert told[0].endswith("connectors/linear.md: linear is experimental; its triggers may change")
+    compile_file(checkout / "github-issue-opened.md", "acme/app", warn=told.append)
+    assert len(told) == 1
 
 
 def test_documents_are_stable_bytes(document: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from gateway.app import project
 from gateway.cli.connectors import load_connectors
 from gateway.compile import encode
 from gateway.delivery import Outcome, RawDelivery
-from gateway.errors import Rejection
+from gateway.errors import ConfigError, Rejection
 from gateway.events import read
 from gateway.match import match
 from gateway.pointers import parse, resolve
@@ -231,3 +231,112 @@ def test_an_index_over_many_finds_what_one_finds(case: Case, data: st.DataObject
     ]
     urls = Counter(url for _, url, _ in found(case, body, build_index([*others, one], {"s": source})))
     assert urls == Counter({url: 3 * count for url, count in Counter(url for _, url, _ in found(case, body)).items()})
+
+
+# ---- what the shipped connectors grant, spell out and filter ----------------------------------------------------------
+
+# connector: (profiles, what is granted, what its URLs spell out, filters)
+SHAPES: dict[str, tuple[list[str], dict[str, str], dict[str, str | None], dict[str, str]]] = {
+    "linear": (
+        ["linear"],
+        {"organization": "organizations", "team": "teams"},
+        {"workspace": "organizations"},
+        {"projects": "project", "issues": "issue"},
+    ),
+    "jira": (["jira"], {"project": "projects"}, {"site": None}, {"issues": "issue"}),
+    "azure-devops": (
+        ["azure-devops"],
+        {"collection": "collections", "project": "projects"},
+        {"origin": "collections"},
+        {"items": "item"},
+    ),
+    "slack": (
+        ["slack"],
+        {"workspace": "workspaces", "app": "apps", "channel": "channels", "thread": "threads"},
+        {"origin": "workspaces"},
+        {},
+    ),
+    "teams": (["microsoft-graph"], {"tenant": "tenants", "team": "teams", "channel": "channels"}, {}, {}),
+    "confluence": (["forge"], {"cloud": "clouds", "space": "spaces"}, {"site": "clouds"}, {"pages": "page"}),
+    "sentry": (["sentry"], {"project": "projects"}, {"organization": "@installation"}, {"issues": "issue"}),
+    "servicenow": (
+        ["servicenow"],
+        {"instance": "instances", "record": "records"},
+        {"instances": "instances"},
+        {},
+    ),
+    "gitlab": (["gitlab-token", "gitlab-signing"], {"project": "projects"}, {"origin": None}, {"statuses": "status"}),
+}
+WITHOUT_FILTER = {("confluence", "page-created"), ("gitlab", "merge-request-opened")}
+FIRST = {(one.selected.connector, one.selected.trigger): one for one in reversed(FIRING)}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_connector_has_its_profiles_grants_literals_and_filters(name: str) -> None:
+    profiles, resources, literals, filters = SHAPES[name]
+    for trigger, raw in load_connectors()[name].triggers.items():
+        lowered = raw["verificationProfile"]
+        assert (lowered if isinstance(lowered, list) else [lowered]) == profiles
+        assert (raw["resources"], raw.get("literals", {})) == (resources, literals)
+        assert raw.get("filters", {}) == ({} if (name, trigger) in WITHOUT_FILTER else filters), trigger
+
+
+SPELLED_OUT = [(name, collection) for name, row in SHAPES.items() for collection in row[2].values() if collection]
+
+
+@pytest.mark.parametrize(("name", "collection"), [pair for pair in SPELLED_OUT if not pair[1].startswith("@")], ids=str)
+def test_what_a_url_spells_out_is_one_value(name: str, collection: str) -> None:
+    """Two workspaces under the name of one would give a URL of the wrong one."""
+    case = next(one for (connector, _), one in FIRST.items() if connector == name)
+    bindings = json.loads(case.selected.bindings)
+    several = bindings | {collection: [*bindings[collection], "another"]}
+    with pytest.raises(ConfigError, match=r"one subscription each|exactly one value"):
+        enrolled(replace(case.selected, bindings=json.dumps(several)))
+
+
+@pytest.mark.parametrize("name", ["jira", "gitlab"])
+def test_what_nothing_granted_stands_for_leaves_the_grant_alone(name: str) -> None:
+    case = next(one for (connector, _), one in FIRST.items() if connector == name)
+    bindings = json.loads(case.selected.bindings)
+    several = bindings | {"projects": [*bindings["projects"], "16"]}
+    _, index = enrolled(replace(case.selected, bindings=json.dumps(several)))
+    assert found(case, json.loads(case.body), index) == [(case.selected.trigger, case.url, dict(case.scope))]
+
+
+FILTERED = [
+    (case, collection, name)
+    for (connector, trigger), case in FIRST.items()
+    if connector in SHAPES and (connector, trigger) not in WITHOUT_FILTER
+    for collection, name in SHAPES[connector][3].items()
+]
+
+
+@pytest.mark.parametrize(("case", "collection", "name"), FILTERED, ids=str)
+def test_each_filter_lets_its_value_through_and_no_other(case: Case, collection: str, name: str) -> None:
+    connector, trigger = case.selected.connector, case.selected.trigger
+    body = json.loads(case.body)
+    [(_, compiled)] = enrolled(case.selected)[1].listed("s")
+    said = {resolve(body, parse(form.normalize[name])) for form in compiled.forms if name in form.normalize}
+    [value] = {one for one in said if isinstance(one, str | int)}
+
+    def filtered(*wanted: str) -> list[tuple[str, str, dict[str, str]]]:
+        on = f"{{{connector}: {{triggers: [{trigger}], filters: {{{collection}: {json.dumps(wanted)}}}}}}}"
+        return found(case, body, enrolled(replace(case.selected, on=on))[1])
+
+    scope = {key: one for key, one in case.scope.items() if key not in SHAPES[connector][3]}
+    hit = [(trigger, case.url, scope | {collection: str(value)})]
+    assert filtered(str(value)) == hit
+    assert filtered("7001", str(value)) == hit
+    assert filtered("7001") == []
+
+
+def test_closed_and_reopened_need_the_states_that_are_terminal() -> None:
+    case = FIRST["azure-devops", "work-item-closed"]
+    bindings = {key: one for key, one in json.loads(case.selected.bindings).items() if key != "closed-states"}
+    for trigger in ("work-item-closed", "work-item-reopened"):
+        on = f"{{azure-devops: [{trigger}]}}"
+        without: list[dict[str, list[str]]] = [{}, {"closed-states": []}]
+        for states in without:
+            with pytest.raises(ConfigError, match=r"at least one literal|not bound"):
+                enrolled(replace(case.selected, trigger=trigger, on=on, bindings=json.dumps(bindings | states)))
+    enrolled(replace(case.selected, on="{azure-devops: [work-item-updated]}", bindings=json.dumps(bindings)))

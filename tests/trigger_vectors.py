@@ -188,6 +188,10 @@ def _disguises(value: Any) -> Iterator[tuple[str, Any]]:
         yield "with a space behind it", value + " "
         yield "with a NUL behind it", value + "\x00"
         yield "with a look-alike in front", "\u200b" + value
+        yield "with an accent of its own", value + "\u0301"
+        yield "in wide letters", "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in value)
+        yield "with escapes", "".join(f"%{byte:02X}" for byte in value.encode())
+        yield "ten thousand times", value * 10_000
         if value.swapcase() != value:
             yield "in another case", value.swapcase()
     elif isinstance(value, int):
@@ -206,6 +210,17 @@ def _foreign(url: str) -> Iterator[tuple[str, Any]]:
     yield "with a line break", url + "\n"
     yield "in a list", [url]
     yield "empty", ""
+    yield "with user information", url.replace("https://", "https://u:p@", 1)
+    yield "at another port", url.replace(host, f"{host}:8443", 1)
+    yield "with a dot behind the host", url.replace(host, f"{host}.", 1)
+    yield "at a host that looks like it", url.replace(host, f"\u0430{host[1:]}", 1)
+    yield "at that host in ASCII", url.replace(host, f"xn--{host}-k4f", 1)
+    yield "at a subdomain", url.replace(host, f"a.{host}", 1)
+    yield "with an encoded slash", url.replace(f"{host}/", f"{host}/%2F", 1)
+    yield "with a step up", url.replace(f"{host}/", f"{host}/x/../", 1)
+    yield "with an encoded step up", url.replace(f"{host}/", f"{host}/%2e%2E/", 1)
+    yield "without a scheme", url.removeprefix("https:")
+    yield "with a lone surrogate", url + "\ud800"
 
 
 def scope_pointers(selected: Selected, body: Any) -> list[str]:

@@ -29,7 +29,7 @@ from gateway.cli.revoke import revoke
 from gateway.cli.serve import serve
 from gateway.cli.subscriptions import subscriptions
 from gateway.cli.wire import wire_
-from gateway.errors import ConfigError, Unavailable
+from gateway.errors import ConfigError, Unavailable, printable
 
 
 class Gateway(click.Group):
@@ -45,7 +45,7 @@ class Gateway(click.Group):
         except OSError as error:
             where = "" if error.filename is None else f"{error.filename}: "
             with contextlib.suppress(OSError):
-                click.echo(f"failed: {where}{error.strerror or error}", err=True)
+                click.echo(printable(f"failed: {where}{error.strerror or error}"), err=True)
             sys.exit(3)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gateway import enrollments
+from gateway import enrolling, enrollments
 from gateway.changes import changes
 from gateway.cli.options import config_option, json_option, show_problems
 from gateway.compile import compile_file, encode
@@ -59,6 +59,7 @@ def compile_(
             workflow=workflow,
             workflow_hash=workflow_hash,
             origin=origin,
+            warn=lambda text: click.echo(f"warning: {text}", err=True),
         )
     except ConfigError as error:
         show_problems(error)
@@ -81,8 +82,16 @@ def compile_(
         output.parent.mkdir(parents=True, exist_ok=True)
         files = [output]
     for file, document in zip(files, documents, strict=True):
-        file.write_bytes(encode(document))
+        _write(file, encode(document))
         click.echo(f"{file}: {document['digest']}", err=True)
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Write a document whole or not at all; what is no plain file, such as /dev/stdout, is written to."""
+    if file.exists() and not file.is_file():
+        file.write_bytes(data)
+    else:
+        enrolling.replace_file(file.resolve(), data)
 
 
 def _compared(made: Sequence[Mapping[str, Any]], config: Path) -> list[dict[str, Any]]:

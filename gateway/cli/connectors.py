@@ -147,7 +147,7 @@ def _profile(one: Connector | None, name: str | None) -> Profile:
 def load_connectors() -> dict[str, Connector]:
     """The shipped connectors by id."""
     files = sorted((data_folder("subscriptions") / "connectors").glob("*.md"))
-    return {file.stem: load_connector(file.read_text(encoding="utf-8"), file.name) for file in files}
+    return {file.stem: load_connector(file.read_bytes(), file.name) for file in files}
 
 
 def _named(name: str) -> Connector:

@@ -131,7 +131,7 @@ def _sample(source: Source, file: Path | None, headers: Path | None) -> dict[str
 def _given(file: Path, profile: Profile, shipped: Mapping[str, Any]) -> dict[str, Any]:
     try:
         document = json.loads(file.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise click.BadParameter("is no JSON", param_hint="--file") from None
     if isinstance(document, dict) and isinstance(document.get("body"), (dict, list)) and "headers" in document:
         return document

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gateway import audit, enrollments
+from gateway import audit, enrolling, enrollments
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
 from gateway.errors import ConfigError, Problem, Unavailable
@@ -51,11 +51,13 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
     if source not in base.sources:
         raise click.BadParameter(f"{source} is none of {', '.join(base.sources)}", param_hint="--source")
     try:
-        subscription = load_subscription(file.read_bytes(), str(file))
-        options = enrollments.known_options(base, subscription.digest)
+        data = file.read_bytes()
+        subscription = load_subscription(data, str(file))
+        listed = enrollments.entries(base)
+        options = enrolling.known_options(listed, subscription.digest)
         options |= {name: value for name, value in given.items() if value is not None}
-        enrollments.check(base, subscription, source, installation, options)
-        options["repository_id"] = _repository_id(base, subscription, installation, options.get("repository_id"))
+        enrolling.check(base, listed, subscription, source, installation, options)
+        given["repository_id"] = _repository_id(base, subscription, installation, options.get("repository_id"))
         facts: dict[str, Any] = {
             "subscription": subscription.digest,
             "source": source,
@@ -66,20 +68,21 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
             "mode": options.get("mode"),
             "attested": options.get("attested") or None,
         }
-        done = enrollments.write(
+        done = enrolling.write(
             base,
-            file,
+            data,
+            file.stem,
             subscription,
             source,
             installation,
-            options,
+            given,
             first=lambda replaced: audit.note_or_keep(base, "enroll", replaced=replaced, **facts),
         )
     except ConfigError as error:
         if any(problem.key.startswith("github.") for problem in error.problems):
             raise  # ours, not the document's
         refuse("; ".join(f"{p.file}: {p.key or 'document'} {p.problem} ({p.fix})" for p in error.problems))
-    except (enrollments.Refused, GitHubRefusal) as refused:
+    except (enrolling.Refused, GitHubRefusal) as refused:
         refuse(str(refused))
     later = "opt-in and workflow are compared with the default branch when the gateway"
     unknown = f"{later} reaches it; were it suspended, it stays so"
@@ -129,7 +132,7 @@ def refuse(why: str) -> None:
     raise SystemExit(1)
 
 
-def _tell(done: enrollments.Done, source: str, *, resumed: bool, as_json: bool) -> None:
+def _tell(done: enrolling.Done, source: str, *, resumed: bool, as_json: bool) -> None:
     if done.replaced is not None:
         click.echo(f"note: it takes the place of {done.replaced}", err=True)
     if as_json:
@@ -147,7 +150,7 @@ def _repository_id(base: Base, subscription: Subscription, installation: int, gi
     """
     stated = subscription.repository_id
     if stated is not None and given not in (None, stated):
-        raise enrollments.Refused(f"the document names the repository id {stated}, not {given}")
+        raise enrolling.Refused(f"the document names the repository id {stated}, not {given}")
     wanted = stated or given
     names = [subscription.repository]
     if subscription.connector == "github":

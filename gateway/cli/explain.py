@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from gateway import strict_json
 from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
 from gateway.deliveries import one_delivery
 from gateway.delivery import RawDelivery
+from gateway.errors import Rejection, printable
 from gateway.explain import Explanation
 from gateway.explain import explain as explain_delivery
 from gateway.settings import enrollments, load_base
@@ -69,12 +71,14 @@ def read_headers(file: Path | None) -> tuple[tuple[bytes, bytes], ...]:
     if file is None:
         return ()
     try:
-        document = json.loads(file.read_bytes())
-    except ValueError:
+        document = strict_json.loads(file.read_bytes())
+    except Rejection:
         raise click.BadParameter("is no JSON", param_hint="--headers") from None
     pairs = list(document.items()) if isinstance(document, dict) else document
     if not isinstance(pairs, list) or not all(
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and all(isinstance(one, str) and one.isprintable() for one in pair)
         for pair in pairs
     ):
         raise click.BadParameter("is no object of texts and no list of pairs", param_hint="--headers")
@@ -105,7 +109,7 @@ def line(digest: str, trigger: str, row: Mapping[str, Any]) -> str:
     if row["matched"]:
         return f"{digest[:19]}  {trigger}: matched"
     where = f" at {row['pointer']}" if row["pointer"] else ""
-    return f"{digest[:19]}  {trigger}: not true: {row['test']}{where}"
+    return printable(f"{digest[:19]}  {trigger}: not true: {row['test']}{where}")
 
 
 def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:

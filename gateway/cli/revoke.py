@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gateway import audit, enrollments
+from gateway import audit, enrolling
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
 from gateway.settings import load_base
@@ -22,9 +22,9 @@ def revoke(digest: str, config: Path, *, as_json: bool) -> None:
     """
     base = load_base(config)
     try:
-        whole = enrollments.find(base, digest)
-        touched = enrollments.revoke(base, whole, first=lambda: audit.note_or_keep(base, "revoke", subscription=whole))
-    except enrollments.Refused as refused:
+        whole = enrolling.find(base, digest)
+        touched = enrolling.revoke(base, whole, first=lambda: audit.note_or_keep(base, "revoke", subscription=whole))
+    except enrolling.Refused as refused:
         click.echo(f"refused: {refused}", err=True)
         raise SystemExit(1) from None
     ask_if_there(base, lambda store: store.resume(whole), "a suspension of it stays noted until it is enrolled again")

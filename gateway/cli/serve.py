@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gateway import log
+from gateway import hangup, log
 from gateway.cli.options import config_option
 
 
@@ -23,6 +23,7 @@ def serve(
 
     With server.workers above 1 this process supervises as many receivers on the same sockets.
     """
+    hangup.hold()
     from gateway import workers  # noqa: PLC0415 (the other commands start faster without the server)
 
     log.configure(logging.DEBUG if verbose else logging.INFO)

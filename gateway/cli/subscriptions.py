@@ -8,6 +8,7 @@ import click
 from gateway import enrollments
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
+from gateway.errors import printable
 from gateway.settings import load_base
 
 
@@ -29,6 +30,6 @@ def subscriptions(config: Path, *, as_json: bool) -> None:
     for row in rows:
         click.echo(f"{row.state:10} {row.digest or '(no digest)'}  {row.source or '-'} > {row.repository or '-'}")
         vouched = ", attested: nobody reads what runs" if row.attested else ""
-        click.echo(f"           {row.file}{vouched}" + (f": {row.reason}" if row.reason else ""))
+        click.echo("           " + printable(row.file + vouched + (f": {row.reason}" if row.reason else "")))
     if not rows:
         click.echo("nothing is enrolled; see: gateway enroll --help", err=True)

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -131,6 +132,65 @@ def test_compile_is_the_shipped_example_byte_for_byte(tmp_path: Path) -> None:
     assert output.read_bytes() == (EXAMPLES / "linear-issue-created.json").read_bytes()
     status, text = run(*command)
     assert (status, text.encode()) == (0, output.read_bytes())
+
+
+COMPILE = ("compile", str(EXAMPLES / ".github/workflows/linear-issue-created.md"), "--repo", "acme/app", "-o")
+
+
+def test_a_document_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder, file = tmp_path / "out", tmp_path / "file"
+    folder.mkdir()
+    file.write_bytes(b"before")
+    for target, words in (
+        (folder, "Is a directory"),
+        (file / "x.json", "exists"),
+        (Path("/dev/full"), "No space left"),
+    ):
+        status, text = run(*COMPILE, str(target))
+        assert (status, "Traceback" in text) == (3, False)
+        assert words in text
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+    assert list(folder.iterdir()) == []
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    assert run(*COMPILE, str(link))[0] == 0
+    assert link.is_symlink()
+    assert file.read_bytes().startswith(b"{")
+    assert run(*COMPILE, "/dev/null")[0] == 0
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[" * 100_000, "is no JSON"),
+        (b"\xff", "is no JSON"),
+        (b'{"a": "\\ud800"}', "no object of texts"),
+        (b'[["a", "b\\r\\nc: d"]]', "no object of texts"),
+        (b'[["a"]]', "no object of texts"),
+        (b'{"a": "b", "a": "c"}', "is no JSON"),
+    ],
+)
+def test_headers_that_are_none_are_a_usage_error(config: Path, tmp_path: Path, content: bytes, words: str) -> None:
+    body, headers = tmp_path / "body.json", tmp_path / "headers.json"
+    body.write_bytes(b"{}")
+    headers.write_bytes(content)
+    for command in (("explain", "--source", "github-acme"), ("deliver", "github-acme")):
+        files = ("--file", str(body), "--headers", str(headers), "--config", str(config))
+        status, text = run(*command, *files)
+        assert status == 2
+        assert words in text
+
+
+def test_a_name_that_is_no_utf_8_is_shown_all_the_same(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "subscriptions/enrolled").mkdir(parents=True)
+    for name in (b"\xff.json", b"\x1b[31m.json"):
+        Path(os.fsdecode(os.fsencode(tmp_path / "subscriptions/enrolled") + b"/" + name)).write_bytes(b"{}")
+    for more in ((), ("--json",)):
+        result = CliRunner().invoke(main, ["subscriptions", "--config", str(config), *more])
+        assert result.exit_code == 0, result.output
+        assert "udcff.json" in result.output
+        assert "\x1b" not in result.output
 
 
 def test_compile_refuses_with_the_reason(tmp_path: Path) -> None:

@@ -290,6 +290,21 @@ def test_another_spelling_is_warned_about(desk: Desk, github: str) -> None:
     assert "warning: GitHub spells acme/app as Acme/App" in result.output
 
 
+def test_a_grant_in_another_spelling_is_warned_about(desk: Desk, github: str) -> None:
+    desk.configure(github)
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{github}/_double/repository", json.dumps({"repo": "Acme/Other", "id": 7}).encode())
+    ) as answer:
+        assert answer.status == 204
+    content = json.loads((EXAMPLES / "github-issue-opened.json").read_bytes())
+    content["grants"] = {"repositories": ["acme/app", "acme/other"]}
+    file = desk.folder / "made.json"
+    file.write_bytes(encode(seal({name: value for name, value in content.items() if name != "digest"})))
+    result = desk.enroll(file, "github-acme")
+    assert result.exit_code == 0, result.output
+    assert "GitHub spells the granted repository acme/other as Acme/Other; grants are exact" in result.output
+
+
 def _event_type(repository: str) -> str:
     return event_type_for(repository, json.loads(LINEAR.read_bytes())["workflow"])
 

@@ -135,3 +135,54 @@ async def test_one_metrics_page_counts_for_all_workers() -> None:
             counted = sum(float(line.rpartition(" ")[2]) for line in lines)
         assert counted == sent
         assert len(lines) > 1
+
+
+class Loud(Several):
+    """Sends SIGHUP again and again, from the first instant at which it is held."""
+
+    storms = 0
+
+    async def storm(self, until: asyncio.Event) -> None:
+        while not until.is_set():
+            receiver = getattr(self, "receiver", None)
+            if receiver is not None and held(receiver.pid):
+                receiver.send_signal(signal.SIGHUP)
+                self.storms += 1
+            await asyncio.sleep(0.002)
+
+
+def held(pid: int) -> bool:
+    """Whether SIGHUP waits (SigBlk) or is taken (SigCgt): https://man7.org/linux/man-pages/man5/proc_pid_status.5.html."""
+    try:
+        lines = dict(
+            line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+        )
+    except OSError:
+        return False
+    return bool((int(lines["SigBlk"], 16) | int(lines["SigCgt"], 16)) & 1)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_storm_of_hangups_ends_no_process(number: int) -> None:
+    class Stormy(Loud):
+        def _configure(self) -> None:
+            super()._configure()
+            path = self.folder / "gateway.toml"
+            path.write_text(path.read_text().replace("workers = 3", f"workers = {number}", 1))
+
+    stage, done = Stormy(), asyncio.Event()
+    storm = asyncio.create_task(stage.storm(done))
+    async with stage:
+        accepted: set[int] = set()
+        await load(stage, range(1, 60), accepted)
+        done.set()
+        await storm
+        assert stage.storms > 20
+        assert len(accepted) == 59
+        log = (stage.folder / "gateway.log").read_text()
+        assert '"reloaded"' in log
+        assert '"worker-ended"' not in log
+        stage.receiver.send_signal(signal.SIGHUP)
+        stage.receiver.terminate()
+        stage.receiver.send_signal(signal.SIGHUP)
+        assert await asyncio.wait_for(stage.receiver.wait(), 60) == 0

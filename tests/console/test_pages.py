@@ -11,6 +11,7 @@ import pytest
 from gateway import console
 from gateway.console import words
 from gateway.console.picture import COLUMNS, draw
+from gateway.health import Row
 from gateway.samples import load_samples
 from gateway.store import BUCKETS, Flow, records, uuid7
 from tests.console.client import Client
@@ -262,3 +263,14 @@ async def test_subscriptions_that_are_not_active_come_first_and_a_reload_hides_n
     assert seen is not None
     client.lookout._last = dataclasses.replace(seen, subscriptions=seen.subscriptions[1:], at=time.time())
     assert (await client.get("/subscriptions")).status == 200
+
+
+async def test_the_overview_stays_short_however_many_are_suspended(client: Client) -> None:
+    await client.log_in()
+    one = client.gateway.configuration.enrolled[0]
+    row = Row(one.subscription.digest, one.source, one.subscription.repository, "suspended", "repository-gone")
+    seen = await client.lookout.look(fresh=True)
+    client.lookout._last = dataclasses.replace(seen, subscriptions=(row,) * 1_000, at=time.time())
+    text = (await client.get("/")).text
+    assert "All 1000 that are not active" in text
+    assert text.count("repository-gone") == 20

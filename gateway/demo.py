@@ -27,6 +27,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from gateway.embedded import following
 from gateway.profiles import JwtProof, Profile, load_profiles
 from gateway.samples import load_samples
 from gateway.settings import data_folder
@@ -229,8 +230,7 @@ class Stage:
         """Run this Python with `arguments` in a process of its own, ended when the stage is."""
         # a session of its own: Ctrl-C ends this process, which then ends them in order
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *arguments,
+            *following(sys.executable, *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,

@@ -37,7 +37,7 @@ BACKOFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 SOCKET_BYTES = 100  # sun_path holds 107 and a zero: https://man7.org/linux/man-pages/man7/unix.7.html
 LOW_DISK_BYTES = 64 * 1024 * 1024
 
-# Runs before the server in its own process: PR_SET_PDEATHSIG (1) survives the exec, and a parent that died in between
+# Runs before the child in its own process: PR_SET_PDEATHSIG (1) survives the exec, and a parent that died in between
 # is noticed by the changed parent id. https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 _TRAMPOLINE = """
 import ctypes, os, signal, sys
@@ -63,11 +63,18 @@ def server_binary() -> str:
     raise ConfigError([Problem("gateway.toml", "store.embedded", "no Valkey server on this machine", fix)])
 
 
+def following(*command: str) -> list[str]:
+    """Return a command that runs `command` until it ends or we do, however we end: kill -9 too.
+
+    To be started by a thread that lives as long as the process.
+    """
+    return [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *command]
+
+
 def launch(binary: str, config: Path) -> "subprocess.Popen[bytes]":
     """Start a server in its own session that ends when we do. Call from a thread that lives as long as the process."""
-    command = [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), binary, str(config)]
     return subprocess.Popen(  # noqa: S603 (our own interpreter and a server that we located)
-        command,
+        following(binary, str(config)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

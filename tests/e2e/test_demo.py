@@ -4,6 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +33,25 @@ async def test_demo_once_json() -> None:
         else:
             assert line["envelope"] is None
             assert line["reason"]
+
+
+def test_a_demo_that_is_killed_leaves_nothing_behind() -> None:
+    command = [sys.executable, "-m", "gateway", "demo", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        children = descendants(process.pid)
+        process.kill()
+    assert len(children) >= 3  # receiver, its store, the double
+    end = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of a process, theirs, and so on."""
+    children = [
+        int(one) for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()
+    ]
+    return [*children, *(below for child in children for below in descendants(child))]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from gateway.embedded import launch, server_binary, write_config  # noqa: E402
-from gateway.subscriptions import seal  # noqa: E402
+from gateway.subscriptions import event_type_for, seal  # noqa: E402
 
 SECRET = b"bench-secret-of-no-value-at-all-0000"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -116,6 +116,8 @@ def subscriptions(
             document["grants"] = {"repositories": [name], "organizations": ["acme"]}
         if all_wanted:
             document["repository"] = f"acme/target-{number}"
+            document.pop("repository_id", None)
+            document["event_type"] = event_type_for(document["repository"], document["workflow"])
         sealed = seal(document)
         made.append(sealed)
         (folder / f"{number}.json").write_text(json.dumps(sealed))

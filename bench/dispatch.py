@@ -156,7 +156,7 @@ def limited(folder: Path, scale: float) -> None:
         calls, refused = done["calls"]["204"], done["calls"].get("refused", 0)
         fewest = count * (1 + math.ceil((each - 1) / BATCH))
         print(
-            f"   {calls} calls took {done['events']} events (fewest possible {fewest}), {refused} calls refused; "
+            f"   {calls} calls took {done['events']} events (full batches: {count * each // BATCH}; one more for each subscription's first: {fewest}), {refused} calls refused; "
             f"{took:.0f} s with a window of {60 / scale:.0f} s, so about {took * scale / 60:.1f} minutes; sizes {done['sizes']}",
             flush=True,
         )

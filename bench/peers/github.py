@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from gateway.doubles.github import GitHubDouble, Handler
 
 
-async def main() -> None:
-    port, key = int(sys.argv[1]), Path(sys.argv[2]).read_bytes()
+async def main(key: bytes) -> None:
+    port = int(sys.argv[1])
     delay_s, limit, window_s = float(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
     limited, installations, count = (int(one) for one in sys.argv[6:9])
     of = {f"acme/target-{number}": 1 + number % installations for number in range(count)}
@@ -89,4 +89,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(Path(sys.argv[2]).read_bytes()))

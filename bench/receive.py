@@ -1,7 +1,11 @@
-"""Measure the receive path against the same server reading the body, interleaved on one machine; print ratios.
+"""The receive path against its peers, interleaved on one machine: ratios with their spread.
 
-Needs `wrk` (https://github.com/wg/wrk). Absolute figures say nothing on a shared machine; ratios inside one run do.
-Example: python bench/receive.py --pairs 5 --seconds 5 --size 8
+    python bench/receive.py [--pairs 5] [--seconds 4] [--only PART] [--check] [--json]
+
+Each row compares two servers: runs alternate, a ratio is taken of each pair, and the median of the pairs counts. So what else
+the machine does meets both. CPU is user and system seconds of the whole process tree. `--check` exits 1 where a row with a
+floor is below it by more than its own spread. Needs wrk; peers that are not installed are left out, with the command that
+installs them.
 """
 
 import argparse
@@ -10,8 +14,7 @@ import hashlib
 import hmac
 import json
 import os
-import signal
-import socket
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,22 +24,85 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from stage import ROOT, SECRET, cpu_s, free_port, gateway, process, rss_mb, store, wait_for
 
-from gateway.embedded import launch, server_binary, write_config  # noqa: E402
-from gateway.subscriptions import seal  # noqa: E402
-
-SECRET = b"bench-secret-of-no-value-at-all-0000"
-TICKS = os.sysconf("SC_CLK_TCK")
+PEERS = ROOT / "bench" / "peers"
+PYTHON_PEERS = PEERS / "python"
+PER_S = 9_000  # requests prepared for each second: none is sent twice
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class Missing(Exception):  # noqa: N818 (told to whoever runs it)
+    """A tool that is not installed, with the command that installs it."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A server and how it is loaded."""
+
+    kind: str = "gateway"
+    engine: str = "hypercorn"
+    enrolled: int = 1000
+    workers: int = 1
+    fsync: str = "everysec"
+    forged: bool = False
+
+    def __str__(self) -> str:
+        if self.kind == "ceiling":
+            return f"{self.engine.capitalize()} + Starlette, body read"
+        if self.kind != "gateway":
+            return {"node": "Node, durable", "gidgethub": "gidgethub, durable", "webhook": "webhook (Go)"}[self.kind]
+        marks = [
+            *([self.engine.capitalize()] if self.engine != "hypercorn" else []),
+            *([f"{self.enrolled:,} enrolled"] if self.enrolled != 1000 else []),
+            *([f"{self.workers} workers"] if self.workers != 1 else []),
+            *([self.fsync] if self.fsync != "everysec" else []),
+            *(["forged"] if self.forged else []),
+        ]
+        return "gateway" + (f" ({', '.join(marks)})" if marks else "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A comparison. `goals` and `floors`: measure to bound; CPU and p99 are wanted low, requests per second high.
+
+    A goal is what was set out for; a floor is what this version holds, and what `--check` guards.
+    """
+
+    ours: Side
+    theirs: Side
+    size_kb: int = 8
+    connections: int = 32
+    goals: tuple[tuple[str, float], ...] = ()
+    floors: tuple[tuple[str, float], ...] = ()
+
+
+GATEWAY, CEILING = Side(), Side("ceiling")
+FAST = Side(engine="uvicorn")
+ROWS = (
+    Row(GATEWAY, CEILING, 2),
+    Row(
+        GATEWAY,
+        CEILING,
+        8,
+        goals=(("rps", 0.80), ("cpu", 1.30), ("p99", 2.0)),
+        floors=(("rps", 0.35), ("cpu", 2.4), ("p99", 4.0)),
+    ),
+    Row(GATEWAY, CEILING, 25, goals=(("rps", 0.65),), floors=(("rps", 0.30),)),
+    Row(GATEWAY, CEILING, 8, 128),
+    Row(Side(workers=2), GATEWAY, 8, 128, goals=(("rps", 1.6),)),
+    Row(Side(fsync="always"), GATEWAY, goals=(("rps", 0.85),), floors=(("rps", 0.70),)),
+    Row(Side(enrolled=10_000), Side(enrolled=10), goals=(("cpu", 1.5),), floors=(("cpu", 1.5),)),
+    Row(Side(forged=True), GATEWAY, goals=(("cpu", 0.6),), floors=(("cpu", 0.7),)),
+    Row(FAST, Side("ceiling", "uvicorn")),
+    Row(FAST, GATEWAY, floors=(("cpu", 0.75),)),
+    Row(FAST, Side("node"), goals=(("rps", 1.0),)),
+    Row(GATEWAY, Side("node")),
+    Row(GATEWAY, Side("gidgethub")),
+    Row(GATEWAY, Side("webhook")),
+)
+LOW = ("cpu", "p99")  # measures that are better low
+WORDS = {"rps": "requests/s", "cpu": "CPU", "p99": "p99"}
 
 
 def sample_body(size_bytes: int) -> bytes:
@@ -44,242 +110,187 @@ def sample_body(size_bytes: int) -> bytes:
     example = json.loads((ROOT / "subscriptions" / "samples" / "github.json").read_text())["body"]
     example["issue"]["body"] = "@NONCE@"
     example["issue"]["created_at"] = "2026-01-01T00:00:00Z"
+    parts = ("avatar", "html", "followers", "following", "gists", "starred", "subscriptions", "organizations", "repos")
     user = {"login": "octo-user", "id": 583231, "type": "User", "site_admin": False}
-    user |= {
-        f"{name}_url": f"https://api.github.com/users/octo-user/{name}"
-        for name in [
-            "avatar",
-            "html",
-            "followers",
-            "following",
-            "gists",
-            "starred",
-            "subscriptions",
-            "organizations",
-            "repos",
-            "events",
-        ]
-    }
+    user |= {f"{name}_url": f"https://api.github.com/users/octo-user/{name}" for name in parts}
     example["issue"]["assignees"] = []
     while len(json.dumps(example, separators=(",", ":"))) < size_bytes:
         example["issue"]["assignees"].append(user)
     return json.dumps(example, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def prepare(folder: Path, size_bytes: int, count: int, *, forged: bool = False) -> Path:
-    body = sample_body(size_bytes)
-    name = folder / f"requests-{size_bytes}{'-forged' if forged else ''}"
-    name.with_name(name.name + ".body").write_bytes(body)
-    with name.open("w") as out:
+def prepare(folder: Path, size_kb: int, count: int, *, forged: bool = False) -> Path:
+    """Write what wrk sends: a body, and an id, a signature and a nonce for each request."""
+    body = sample_body(size_kb * 1000)
+    file = folder / f"requests-{size_kb}"
+    file.with_suffix(".body").write_bytes(body)
+    with file.open("w") as out:
         for number in range(count):
             nonce = f"{os.getpid()}-{time.monotonic_ns()}-{number:08d}"
             signed = hmac.digest(SECRET, body.replace(b"@NONCE@", nonce.encode()), hashlib.sha256).hex()
             out.write(f"{uuid.uuid4()} {'0' * 64 if forged else signed} {nonce}\n")
-    return name
+    return file
 
 
-def tree(pid: int) -> list[int]:
-    found = [pid]
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if int(path.read_text().rpartition(") ")[2].split()[1]) == pid:
-                found += tree(int(path.parent.name))
-    return found
+@dataclass(frozen=True)
+class Running:
+    """A server that listens: its process, and its store's."""
 
-
-def cpu_s(pid: int) -> float:
-    total = 0.0
-    for one in tree(pid):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(") ")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / TICKS
-    return total
-
-
-def rss_mb(pid: int) -> float:
-    total = 0
-    for one in tree(pid):
-        with contextlib.suppress(OSError):
-            total += int(Path(f"/proc/{one}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return total / 1e6
-
-
-@dataclass
-class Server:
-    name: str
     port: int
     pid: int
-    path: str = "/hooks/github-acme"
+    store_pid: int | None = None
 
 
 @contextlib.contextmanager
-def process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    started = subprocess.Popen(command, cwd=ROOT, **options)
-    try:
-        yield started
-    finally:
-        started.send_signal(signal.SIGTERM)
-        try:
-            started.wait(20)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
-
-
-def wait_for(port: int) -> None:
-    for _ in range(400):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
-            return
-        time.sleep(0.05)
-    raise SystemExit(f"nothing listens on {port}")
-
-
-@contextlib.contextmanager
-def store(folder: Path, fsync: str) -> Iterator[tuple[str, int]]:
-    folder.mkdir(parents=True, exist_ok=True)
-    address = folder / "s"
-    server = launch(server_binary(), write_config(folder, address, fsync))
-    for _ in range(200):
-        if address.exists():
-            break
-        time.sleep(0.05)
-    try:
-        yield f"unix://{address}", server.pid
-    finally:
-        server.terminate()
-        server.wait(20)
-
-
-def enrolled(folder: Path, count: int) -> str:
-    """`count` subscriptions, of which one wants what is sent."""
-    folder.mkdir()
-    base = json.loads((ROOT / "subscriptions" / "examples" / "github-issue-opened.json").read_text())
-    entries = []
-    for number in range(count):
-        document = {k: v for k, v in base.items() if k != "digest"}
-        if number:
-            document["grants"] = {"repositories": [f"acme/other-{number}"], "organizations": ["acme"]}
-        sealed = seal(document)
-        (folder / f"{number}.json").write_text(json.dumps(sealed))
-        entries.append(
-            f'[[enrollments]]\nsubscription = "{sealed["digest"]}"\nsource = "github-acme"\ninstallation = 1\n'
-        )
-    (folder / "all.toml").write_text("\n".join(entries))
-    return folder.name
-
-
-@contextlib.contextmanager
-def gateway(
-    folder: Path, url: str, *, subscriptions: int = 1000, workers: int = 1, engine: str = "hypercorn"
-) -> Iterator[Server]:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "secret").write_bytes(SECRET)
-    key = folder / "key.pem"
-    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-    port, admin = free_port(), free_port()
-    name = enrolled(folder / f"subscriptions-{subscriptions}", subscriptions)
-    lines = [
-        "[server]",
-        f'bind = "127.0.0.1:{port}"',
-        f'admin_bind = "127.0.0.1:{admin}"',
-        *([f"workers = {workers}"] if workers > 1 else []),
-        *([f'engine = "{engine}"'] if engine != "hypercorn" else []),
-        f'[store]\nurl = "{url}"',
-        f'[github]\napp_id = 1\napi_url = "http://127.0.0.1:9"\nsender_id = 2\nprivate_key = "file:{key}"',
-        f'[subscriptions]\npath = "{name}"',
-        f'[sources.github-acme]\nprofile = "github"\nsecrets = ["file:{folder}/secret"]',
-    ]
-    (folder / "gateway.toml").write_text("\n".join(lines) + "\n")
-    log = (folder / "gateway.log").open("ab")
-    command = [sys.executable, "-m", "gateway", "serve", "--role", "receive", "--config", str(folder / "gateway.toml")]
-    with process(command, stderr=log, stdout=log) as started:
+def peer(command: list[str], port: int, **options: object) -> Iterator[Running]:
+    with process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options) as started:
         wait_for(port)
-        yield Server(f"gateway {subscriptions}", port, started.pid)
+        yield Running(port, started.pid)
 
 
 @contextlib.contextmanager
-def ceiling(engine: str = "hypercorn") -> Iterator[Server]:
+def running(side: Side, folder: Path) -> Iterator[Running]:
+    """Start a side, with a store of its own where it has one."""
+    folder.mkdir(parents=True)
     port = free_port()
-    with process([sys.executable, "bench/peers/ceiling.py", str(port), engine]) as started:
-        wait_for(port)
-        yield Server(f"{engine} reading the body", port, started.pid)
+    with contextlib.ExitStack() as stack:
+        if side.kind == "ceiling":
+            yield stack.enter_context(peer([sys.executable, str(PEERS / "ceiling.py"), str(port), side.engine], port))
+            return
+        if side.kind == "webhook":
+            yield stack.enter_context(webhook(folder, port))
+            return
+        url, store_pid = stack.enter_context(store(folder / "store", side.fsync))
+        if side.kind == "gateway":
+            made = gateway(folder / "g", url, enrolled=side.enrolled, workers=side.workers, engine=side.engine)
+            port, pid = stack.enter_context(made)
+        elif side.kind == "node":
+            if shutil.which("node") is None or not (PEERS / "node_modules").exists():
+                raise Missing("install Node, then: npm install --prefix bench/peers")
+            command = ["node", str(PEERS / "node.js"), str(port), url.removeprefix("unix://"), SECRET.decode()]
+            pid = stack.enter_context(peer(command, port)).pid
+        else:
+            if not PYTHON_PEERS.exists():
+                raise Missing(f"pip install --target {PYTHON_PEERS} -r {PEERS / 'requirements.txt'}")
+            command = [sys.executable, str(PEERS / "gidgethub_peer.py"), str(port), url, SECRET.decode()]
+            paths = os.pathsep.join([str(PEERS), *filter(None, [os.environ.get("PYTHONPATH")]), str(PYTHON_PEERS)])
+            pid = stack.enter_context(peer(command, port, env={**os.environ, "PYTHONPATH": paths})).pid
+        yield Running(port, pid, store_pid)
 
 
-def measure(
-    server: Server, requests: Path, *, connections: int, seconds: int, store_pid: int | None = None
-) -> dict[str, float]:
-    before, store_before = cpu_s(server.pid), cpu_s(store_pid) if store_pid else 0.0
+@contextlib.contextmanager
+def webhook(folder: Path, port: int) -> Iterator[Running]:
+    """The distribution's receiver, which starts a process a delivery: /bin/true, so it keeps nothing."""
+    if shutil.which("webhook") is None:
+        raise Missing("apt-get install webhook")
+    rule = {
+        "type": "payload-hmac-sha256",
+        "secret": SECRET.decode(),
+        "parameter": {"source": "header", "name": "X-Hub-Signature-256"},
+    }
+    hook = {"id": "github-acme", "execute-command": "/bin/true", "trigger-rule": {"match": rule}}
+    (folder / "hooks.json").write_text(json.dumps([hook]))
+    command = ["webhook", "-hooks", str(folder / "hooks.json"), "-ip", "127.0.0.1", "-port", str(port)]
+    with peer(command, port) as started:
+        yield started
+
+
+def measure(server: Running, requests: Path, connections: int, seconds: int) -> dict[str, float]:
+    """Load a server once."""
+    before = cpu_s(server.pid), cpu_s(server.store_pid) if server.store_pid else 0.0
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "-s", "bench/requests.lua"]
-    command += [f"http://127.0.0.1:{server.port}", "--", server.path, str(requests), "1"]
+    command += [f"http://127.0.0.1:{server.port}", "--", "/hooks/github-acme", str(requests), "1"]
     out = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     result = json.loads(next(line for line in out.splitlines() if line.startswith("JSON "))[5:])
     sent = result["requests"]
+    if not sent:
+        raise SystemExit("nothing was answered: the machine is too busy for so short a run")
+    time.sleep(0.3)  # what it still has to do counts
     return {
         "rps": sent / (result["duration_us"] / 1e6),
-        "cpu": (cpu_s(server.pid) - before) / sent * 1000,
-        "store_cpu": (cpu_s(store_pid) - store_before) / sent * 1000 if store_pid else 0.0,
-        "p50_ms": result["p50"] / 1000,
-        "p99_ms": result["p99"] / 1000,
-        "p999_ms": result["p999"] / 1000,
-        "rss_mb": rss_mb(server.pid),
-        "bad": result["non2xx"] + result["socket"],
+        "cpu": (cpu_s(server.pid) - before[0]) / sent * 1000,
+        "store": (cpu_s(server.store_pid) - before[1]) / sent * 1000 if server.store_pid else 0.0,
+        "p50": result["p50"] / 1000,
+        "p99": result["p99"] / 1000,
+        "p999": result["p999"] / 1000,
+        "rss": rss_mb(server.pid),
+        "refused": result["non2xx"],
+        "failed": result["socket"],
     }
 
 
-def ratio_line(name: str, ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> str:
-    parts = []
-    for key in ("rps", "cpu", "p99_ms"):
-        ratios = sorted(a[key] / b[key] for a, b in zip(ours, theirs, strict=True))
-        parts.append(f"{key} {statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})")
-    return f"{name:48} " + "  ".join(parts)
+def compare(row: Row, folder: Path, pairs: int, seconds: int) -> dict[str, list[dict[str, float]]]:
+    """Alternate the two sides of a row."""
+    taken: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
+    same = row.ours == Side(**{**vars(row.theirs), "forged": row.ours.forged})
+    with contextlib.ExitStack() as stack:
+        theirs = stack.enter_context(running(row.theirs, folder / "theirs"))
+        ours = theirs if same else stack.enter_context(running(row.ours, folder / "ours"))
+        for _ in range(pairs + 1):
+            for name, side, server in (("ours", row.ours, ours), ("theirs", row.theirs, theirs)):
+                requests = prepare(folder, row.size_kb, PER_S * seconds * side.workers, forged=side.forged)
+                taken[name].append(measure(server, requests, row.connections, seconds))
+                last = taken[name][-1]
+                if last["failed"] or bool(last["refused"]) != side.forged:
+                    raise SystemExit(f"{side}: {last['refused']:.0f} refused, {last['failed']:.0f} failed")
+    return {name: runs[1:] for name, runs in taken.items()}  # the first of each warms up
 
 
-def show(name: str, rows: list[dict[str, float]]) -> None:
-    middle = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-    print(
-        f"{name:40} {middle['rps']:8.0f} rps  cpu/1k {middle['cpu']:.3f}+{middle['store_cpu']:.3f} s  "
-        f"p50/99/99.9 {middle['p50_ms']:.1f}/{middle['p99_ms']:.1f}/{middle['p999_ms']:.1f} ms  "
-        f"rss {middle['rss_mb']:.0f} MB  bad {sum(row['bad'] for row in rows):.0f}",
+def ratios(taken: dict[str, list[dict[str, float]]], key: str) -> list[float]:
+    return sorted(a[key] / b[key] for a, b in zip(taken["ours"], taken["theirs"], strict=True))
+
+
+def shown(name: str, runs: list[dict[str, float]]) -> str:
+    mid = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+    return (
+        f"  {name:36} {mid['rps']:7.0f}/s  CPU {mid['cpu']:.3f} + store {mid['store']:.3f} s/1,000  "
+        f"p50/99/99.9 {mid['p50']:.1f}/{mid['p99']:.1f}/{mid['p999']:.1f} ms  {mid['rss']:.0f} MB"
     )
 
 
+def below(taken: dict[str, list[dict[str, float]]], key: str, bound: float) -> bool:
+    """Tell whether a ratio misses its bound by more than the spread of its pairs."""
+    found = ratios(taken, key)
+    middle, spread = statistics.median(found), found[-1] - found[0]
+    return middle - spread > bound if key in LOW else middle + spread < bound
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=4)
-    parser.add_argument("--size", type=int, nargs="*", default=[2, 8, 25], help="body sizes in KB")
-    parser.add_argument("--connections", type=int, nargs="*", default=[32])
-    parser.add_argument("--fsync", nargs="*", default=["everysec"], choices=["everysec", "always"])
+    parser.add_argument("--only", default="", help="a part of a row's name")
+    parser.add_argument("--check", action="store_true", help="only rows with floors; exit 1 where one is missed")
+    parser.add_argument("--json", action="store_true", help="one line a row")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gwb-") as name:
-        folder = Path(name)
-        for fsync in options.fsync:
-            with (
-                store(folder / f"store-{fsync}", fsync) as (url, store_pid),
-                gateway(folder / f"gateway-{fsync}", url) as ours,
-                ceiling() as top,
-            ):
-                for size in options.size:
-                    for connections in options.connections:
-                        taken: dict[str, list[dict[str, float]]] = {"ours": [], "top": []}
-                        for _ in range(options.pairs):
-                            requests = prepare(folder, size * 1000, 9000 * options.seconds)
-                            taken["ours"].append(
-                                measure(
-                                    ours,
-                                    requests,
-                                    connections=connections,
-                                    seconds=options.seconds,
-                                    store_pid=store_pid,
-                                )
-                            )
-                            taken["top"].append(
-                                measure(top, requests, connections=connections, seconds=options.seconds)
-                            )
-                        print(f"-- {size} KB, {connections} connections, appendfsync {fsync}")
-                        show("gateway, 1,000 enrolled", taken["ours"])
-                        show("ceiling: Hypercorn + Starlette, body read", taken["top"])
-                        print(ratio_line("gateway : ceiling", taken["ours"], taken["top"]), flush=True)
+    missed = []
+    for row in ROWS:
+        title = f"{row.ours} : {row.theirs}, {row.size_kb} KB, {row.connections} connections"
+        if options.only not in title or (options.check and not row.floors):
+            continue
+        with tempfile.TemporaryDirectory(prefix="gwb-") as name:
+            try:
+                taken = compare(row, Path(name), options.pairs, options.seconds)
+            except Missing as missing:
+                print(f"-- {title}: left out; {missing}", flush=True)
+                continue
+        load = os.getloadavg()[0]
+        parts, summary = [], {}
+        for key in ("rps", "cpu", "p99"):
+            found = ratios(taken, key)
+            summary[key] = [round(statistics.median(found), 3), round(found[0], 3), round(found[-1], 3)]
+            goal = dict(row.goals).get(key)
+            wanted = "" if goal is None else f", goal {'at most' if key in LOW else 'at least'} {goal}"
+            parts.append(f"{WORDS[key]} {summary[key][0]:.2f} ({found[0]:.2f}-{found[-1]:.2f}{wanted})")
+        missed += [f"{title}: {WORDS[key]} floor {bound}" for key, bound in row.floors if below(taken, key, bound)]
+        if options.json:
+            print(json.dumps({"row": title, "load": load, "ratios": summary, **taken}), flush=True)
+        else:
+            print(f"-- {title} (load {load:.1f})\n   " + "; ".join(parts))
+            print(shown(str(row.ours), taken["ours"]) + "\n" + shown(str(row.theirs), taken["theirs"]), flush=True)
+    for one in missed:
+        print(f"MISSED {one}", file=sys.stderr)
+    raise SystemExit(1 if options.check and missed else 0)
 
 
 if __name__ == "__main__":

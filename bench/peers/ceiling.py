@@ -19,21 +19,12 @@ async def read(request: Request) -> Response:
 APP = Starlette(routes=[Route("/hooks/{source}", read, methods=["POST"])])
 
 
-async def main(port: int, engine: str) -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    if engine == "uvicorn":
-        import uvicorn
-
-        server = uvicorn.Server(uvicorn.Config(APP, port=port, log_level="critical", access_log=False))
-        task = asyncio.create_task(server.serve())
-        await stop.wait()
-        server.should_exit = True
-        await task
-        return
+async def serve_hypercorn(app: Starlette, port: int) -> None:
     from hypercorn.asyncio import serve
     from hypercorn.config import Config
 
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -43,10 +34,22 @@ async def main(port: int, engine: str) -> None:
     config.include_date_header = config.include_server_header = False
     config.keep_alive_max_requests = 10_000_000
     config.accesslog = config.errorlog = None
-    await serve(APP, config, shutdown_trigger=stop.wait)
+    await serve(app, config, shutdown_trigger=stop.wait)
+
+
+async def serve_uvicorn(app: Starlette, port: int) -> None:
+    import uvicorn
+
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", access_log=False))
+    task = asyncio.create_task(server.serve())
+    await stop.wait()
+    server.should_exit = True
+    await task
 
 
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(main(int(sys.argv[1]), sys.argv[2]))
+    uvloop.run((serve_uvicorn if sys.argv[2] == "uvicorn" else serve_hypercorn)(APP, int(sys.argv[1])))

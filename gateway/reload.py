@@ -6,13 +6,19 @@ nothing and says so.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gateway import audit, log
 from gateway.app import Gateway
 from gateway.errors import ConfigError
-from gateway.settings import Configuration, folder_stamp, load_configuration
+from gateway.settings import Configuration, Settings, folder_stamp, load_configuration
 
+AT_START = (
+    *(("server", key) for key in ("bind", "admin_bind", "workers", "engine", "trusted_proxies")),
+    *((section,) for section in ("limits", "store", "github", "notifications", "tracing")),
+)
 POLL_S = 1.0  # a change is taken when two looks in a row saw the same: within about two seconds, and never half written
 
 
@@ -23,6 +29,7 @@ class Reloader:
         self._gateway = gateway
         self._poll_s = poll_s
         self._asked = asyncio.Event()
+        self._started = gateway.configuration.settings
 
     def ask(self) -> None:
         """Ask for a reload, whatever changed."""
@@ -44,7 +51,10 @@ class Reloader:
                 continue
             if asked or (now != taken and now == last):
                 # a refused set is tried again when it changes again, not every second
-                taken = self._gateway.configuration.stamp if await reload(self._gateway) else now
+                taken = now
+                if await reload(self._gateway):
+                    taken = self._gateway.configuration.stamp
+                    log_restart(self._started, self._gateway.configuration.settings)
             last = now
 
     async def _wait(self) -> bool:
@@ -80,6 +90,24 @@ async def reload(gateway: Gateway) -> bool:
         await audit.catch_up(gateway.store, configuration)
         return True
     return False
+
+
+def log_restart(started: Settings, now: Settings) -> None:
+    """Say what the file asks for and this process cannot take while it runs."""
+    if keys := needs_restart(started, now):
+        log.event("reload-needs-restart", logging.WARNING, keys=keys)
+
+
+def needs_restart(started: Settings, now: Settings) -> list[str]:
+    """Return the keys that are read at start alone and differ from those of the start."""
+    return [".".join(path) for path in AT_START if _at(started, path) != _at(now, path)]
+
+
+def _at(settings: Settings, path: Sequence[str]) -> Any:
+    value: Any = settings
+    for name in path:
+        value = getattr(value, name)
+    return value
 
 
 def log_inactive(configuration: Configuration) -> None:

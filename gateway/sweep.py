@@ -270,6 +270,8 @@ class Sweeper:
             now = self._clock()
             if provider is None or provider.title not in {"GitHub", "GitLab"} or now < self._due.get(name, 0.0):
                 continue
+            if not any(one.source == name for one in configuration.enrolled):
+                continue  # nothing is wanted of it yet
             self._due[name] = now + ROUND_S
             try:
                 if await self._store.remember_first(f"sweeping:{name}", self._me, int(TICK_S) - 5):

@@ -19,7 +19,7 @@ import pytest
 
 from gateway import asks, audit, dispatcher, github, letters
 from gateway.settings import data_folder, load_configuration
-from gateway.store import Store
+from gateway.store import Store, uuid7
 from tests.operating import LINEAR, admit, gateway, write
 from tests.valkey import PrivateValkey
 
@@ -127,7 +127,7 @@ def test_dead_letters_of_a_source_are_discarded_at_once(server: PrivateValkey, c
     done = gateway(config, "dead", "discard", "--source", "linear-acme", "--json")
     assert set(json.loads(done.stdout)["dead"]) == idents
     assert json.loads(gateway(config, "dead", "list", "--json").stdout) == {"dead": []}
-    assert gateway(config, "dead", "replay", "--all").output.startswith("0 done")
+    assert gateway(config, "dead", "replay", "--all").output.startswith("0 queued again")
 
 
 def test_dead_letters_are_chosen_by_reason_subscription_and_time(server: PrivateValkey, config: Path) -> None:
@@ -450,3 +450,22 @@ def test_a_store_that_is_away_is_exit_3(tmp_path: Path) -> None:
     config = write(tmp_path, "redis://127.0.0.1:1/0")
     for command in (["asks"], ["dead", "list"], ["audit"], ["replay", "x"], ["answer", "x", "yes"]):
         assert gateway(config, *command).exit_code == 3, command
+
+
+def test_an_explanation_says_what_became_of_it_and_what_to_do(server: PrivateValkey, config: Path) -> None:
+    letter = dead_letter(server, config)
+    (row,) = json.loads(gateway(config, "deliveries", "--json").stdout)["deliveries"]
+    text = gateway(config, "explain", row["id"]).stdout
+    assert f"dispatch {letter}  dead (not-found)" in text
+    assert "    GitHub knows no such repository for this App" in text
+    assert f"next: gateway dead show {letter}; gateway dead replay {letter}" in text
+    refused = {"id": uuid7(), "source": "linear-acme", "received_at": time.time(), "outcome": "rejected"}
+    refused |= {"reason": "signature", "subscriptions": []}
+
+    async def record(store: Store) -> None:
+        await store.record("linear-acme", json.dumps(refused))
+        await store.flush()
+
+    stored(server, record)
+    text = gateway(config, "explain", str(refused["id"])).stdout
+    assert "Compare the secret with the provider's" in text

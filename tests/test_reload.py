@@ -171,3 +171,35 @@ async def test_a_folder_that_cannot_be_looked_at_ends_nothing(config: Path, monk
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_only_a_restart_takes_is_named_until_it_is_taken_back(
+    config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gateway")
+    gateway: Any = Gateway(load_configuration(config))
+    gateway.store = None
+    before = await asyncio.to_thread(config.read_text)
+    (config.parent / "told").write_text("whsec_" + "A" * 43 + "=")
+    reloader = Reloader(gateway, poll_s=60)
+    task = asyncio.create_task(reloader.run())
+
+    async def keys_after(change: str) -> list[list[str]]:
+        caplog.clear()
+        await asyncio.to_thread(config.write_text, change)
+        reloader.ask()
+        await until(lambda: any(record.message == "reloaded" for record in caplog.records))
+        await asyncio.sleep(0.05)
+        return [record.fields["keys"] for record in caplog.records if record.message == "reload-needs-restart"]  # type: ignore[attr-defined]
+
+    try:
+        told = f'[notifications]\nurl = "http://127.0.0.1:1/"\nsecret = "file:{config.parent}/told"\n'
+        limits = '[server]\nbind = "127.0.0.1:9999"\nbody_limit_bytes = 2048\n[limits]\nqueue = 5\n'
+        assert await keys_after(before + told + limits) == [["server.bind", "limits", "notifications"]]
+        assert await keys_after(before + told) == [
+            ["notifications"]
+        ]  # compared with the start, not with the last reload
+        assert await keys_after(before.replace("[sources.linear-acme]", "[sources.linear-acme]\nmode = 'ask'")) == []
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

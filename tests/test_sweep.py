@@ -1,6 +1,7 @@
 """The sweep on a real store against the doubles: what never arrived is asked for again, bounded, and nothing else is."""
 
 import json
+import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -284,6 +285,15 @@ async def test_a_provider_that_is_away_costs_one_turn(house: House) -> None:
     assert log.asked == []
     await house.round(sweeper)
     assert log.asked == ["lost"]
+
+
+async def test_a_source_that_nothing_is_enrolled_for_is_left_alone(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.configuration = replace(house.configuration, enrolled=())
+    with caplog.at_level(logging.WARNING, "gateway"):
+        await house.sweeper().round()
+    assert [record.message for record in caplog.records] == []
 
 
 def test_an_attempt_says_what_it_was() -> None:

@@ -73,9 +73,18 @@ def test_what_is_missing_in_the_configuration_is_said_with_the_next_step(config:
     config.write_text("\n".join(line for line in text.splitlines() if not line.startswith("api_token")))
     refused = gateway(config, "wire", "linear-acme")
     assert (refused.exit_code, "api_token (or api_oauth) is not set" in refused.stderr) == (2, True)
+    assert f"by hand, in the provider's console, with the URL {PUBLIC}/hooks/linear-acme" in refused.stderr
     assert gateway(config, "wire", "nobody").exit_code == 2
     config.write_text(text.partition("[[enrollments]]")[0])
     assert "gateway enroll" in gateway(config, "wire", "linear-acme").stderr
+
+
+def test_another_address_is_named_whole(config: Path, doubles: dict[str, str]) -> None:
+    config.write_text(config.read_text().replace("/linear/graphql", "/linear"))
+    refused = gateway(config, "wire", "linear-acme", "--check")
+    assert refused.exit_code == 3
+    assert f"POST {doubles['url']}/linear was answered 404" in refused.stderr
+    assert "or sources.linear-acme.api_url is another's" in refused.stderr
 
 
 def test_a_token_that_may_not_is_exit_3_and_says_what_it_needs(config: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gateway.asks import answer as answer_ask
+from gateway.cli import complete
 from gateway.cli.dead import moment, sources, urls
 from gateway.cli.options import config_option, json_option
 from gateway.settings import Configuration, load_configuration
@@ -24,7 +25,7 @@ TOLD = {
 @click.command(epilog="Example: gateway asks --json")
 @config_option
 @json_option
-@click.option("--source", help="Only this source.")
+@click.option("--source", shell_complete=complete.sources, help="Only this source.")
 def asks(config: Path, source: str | None, *, as_json: bool) -> None:
     """List the dispatches that wait for a yes or a no, the one that ends first on top."""
     rows = asyncio.run(_asks(load_configuration(config), source))
@@ -35,7 +36,7 @@ def asks(config: Path, source: str | None, *, as_json: bool) -> None:
         click.echo(f"{row['id']}  ends {row['expires_at']}  {row['source']} {row['trigger']} -> {row['repository']}")
         for url in row["urls"]:
             click.echo(f"    {url}")
-    click.echo(f"{len(rows)} waiting. Answer: gateway answer ID yes|no", err=True)
+    click.echo(f"{len(rows)} waiting" + (". Answer: gateway answer ID yes|no" if rows else ""), err=True)
 
 
 @click.command("answer", epilog="Example: gateway answer 019a2b4c-7d00-7000-8000-000000000001 yes")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gateway import families, scaffold
+from gateway.cli import complete
 from gateway.cli.options import json_option
 from gateway.declarations import Connector, load_connector
 from gateway.errors import ConfigError, Problem
@@ -32,7 +33,7 @@ def list_(*, as_json: bool) -> None:
 
 
 @connectors.command(epilog="Example: gateway connectors show linear")
-@click.argument("name")
+@click.argument("name", shell_complete=complete.connectors)
 @json_option
 def show(name: str, *, as_json: bool) -> None:
     """Show the triggers of connector NAME and what its import wants."""
@@ -66,7 +67,7 @@ def show(name: str, *, as_json: bool) -> None:
     epilog="Example: gateway connectors config linear --bind workspace=acme --bind organizations=ORG --bind teams=TEAM"
     " >> gateway.toml"
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete.connectors)
 @click.option("--bind", "bound", multiple=True, metavar="NAME=VALUE", help="A grant or an identity; repeat for more.")
 @click.option("--source", help="The source's name.  [default: NAME-acme]")
 @click.option("--profile", help="Where several can prove it.  [default: the first that connectors show names]")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import track
 
 from gateway import audit
+from gateway.cli import complete
 from gateway.cli.options import config_option, json_option
+from gateway.cli.progress import waiting
 from gateway.letters import Wanted, about
 from gateway.settings import Configuration, load_configuration
 from gateway.storage import opened
@@ -54,7 +54,7 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--since", type=Moment(), help="Given up at or after this."),
         click.option("--subscription", metavar="DIGEST", help="Of this subscription; the digest may be cut short."),
         click.option("--reason", help="With this reason, as `gateway dead list` shows it."),
-        click.option("--source", help="Of this source."),
+        click.option("--source", shell_complete=complete.sources, help="Of this source."),
     ):
         command = option(command)
     return command
@@ -81,7 +81,8 @@ def list_(config: Path, limit: int, *, as_json: bool, **which: Any) -> None:
         click.echo(
             f"{one['id']}  {one['settled_at'] or '-':24}  {one['reason']:24}  {one['cause']:11}  {one['source']} {one['trigger']}"
         )
-    click.echo(f"{len(rows)} dead letter(s). Again: gateway dead replay ID. Details: gateway dead show ID", err=True)
+    told = ". Again: gateway dead replay ID. Details: gateway dead show ID" if rows else ""
+    click.echo(f"{len(rows)} dead letter(s){told}", err=True)
 
 
 @dead.command(epilog="Example: gateway dead show 019a2b4c-7d00-7000-8000-000000000001")
@@ -150,7 +151,8 @@ def _change(
     if as_json:
         click.echo(json.dumps({"dead": done, "missing": missing}))
     else:
-        click.echo(f"{len(done)} done" + (f", {len(missing)} no dead letter: {' '.join(missing)}" if missing else ""))
+        word = {"dead-replay": "queued again", "dead-discard": "discarded"}[action]
+        click.echo(f"{len(done)} {word}" + (f", {len(missing)} no dead letter: {' '.join(missing)}" if missing else ""))
     raise SystemExit(1 if missing else 0)
 
 
@@ -162,10 +164,11 @@ async def _apply(
     async with opened(configuration) as store:
         chosen = await _chosen(store, configuration, ids, wanted)
         chunks = [(name, some[n : n + CHUNK]) for name, some in chosen.items() for n in range(0, len(some), CHUNK)]
-        console = Console(stderr=True)  # what is piped away is the result alone
-        for name, chunk in track(chunks, action, console=console, disable=quiet or len(chunks) < 2, transient=True):
-            await audit.record(store, action, source=name, dispatches=chunk)
-            done += await act(store, name, chunk)
+        with waiting(action, len(chunks), quiet=quiet) as bar:
+            for name, chunk in chunks:
+                await audit.record(store, action, source=name, dispatches=chunk)
+                done += await act(store, name, chunk)
+                bar.step()
     known = set(done)
     return done, [ident for ident in ids if ident not in known]
 

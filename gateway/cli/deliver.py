@@ -16,8 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from gateway.cli import complete
 from gateway.cli.explain import read_headers
 from gateway.cli.options import config_option, json_option
+from gateway.cli.progress import waiting
 from gateway.errors import Unavailable
 from gateway.pointers import parse
 from gateway.profiles import Profile, Source
@@ -30,7 +32,7 @@ TIMEOUT_S = 30.0
 
 
 @click.command(epilog="Example: gateway deliver linear-acme --config gateway.toml")
-@click.argument("source")
+@click.argument("source", shell_complete=complete.sources)
 @click.option(
     "--file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -82,7 +84,8 @@ def deliver(
     except (ValueError, KeyError) as error:
         raise click.UsageError(f"cannot be signed: {error}") from None
     where = f"{(url or _here(base)).rstrip('/')}/hooks/{source}"
-    status, delivery, answer = asyncio.run(_post(where, signed, body))
+    with waiting("waiting for the answer", quiet=as_json):
+        status, delivery, answer = asyncio.run(_post(where, signed, body))
     if as_json:
         row = {"source": source, "url": where, "status": status, "delivery": delivery, "answer": answer}
         click.echo(json.dumps({"deliveries": [row]}))

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gateway.cli import complete
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
 from gateway.deliveries import delivery_row, export
@@ -16,7 +17,7 @@ from gateway.store import Store
 
 
 @click.command(epilog="Example: gateway deliveries --source linear-acme --outcome rejected --limit 20")
-@click.option("--source", help="Of this source alone.")
+@click.option("--source", shell_complete=complete.sources, help="Of this source alone.")
 @click.option("--outcome", type=click.Choice([str(outcome) for outcome in Outcome]), help="With this outcome alone.")
 @click.option("--limit", type=click.IntRange(1, 500), help="Records of one page; 50 unless given.")
 @click.option("--next", "cursor", help="Go on where the page before ended.")

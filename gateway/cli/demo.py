@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 
 import click
 from rich.console import Console
 
+from gateway.cli.progress import waiting
 from gateway.demo import Line, Stage
 
 
@@ -21,8 +23,11 @@ def demo(*, once: bool, as_json: bool) -> None:
 
 
 async def _demo(*, once: bool, as_json: bool) -> int:
-    console, wrong = Console(), 0
-    async with Stage() as stage:
+    # soft: a line is broken by the terminal alone, so that addresses and ids can be copied whole
+    console, wrong = Console(soft_wrap=True), 0
+    async with AsyncExitStack() as stack:
+        with waiting("starting the gateway, its store and the double", quiet=as_json):
+            stage = await stack.enter_async_context(Stage())
         if not as_json:
             console.print(
                 f"[bold]receiver[/] {stage.public}  [bold]admin[/] {stage.admin}  [bold]GitHub double[/] {stage.github}"
@@ -41,7 +46,11 @@ async def _demo(*, once: bool, as_json: bool) -> int:
             )
             console.print(f"\n{verdict}")
         if not once:
-            console.print(f"serving until Ctrl-C; console: {stage.admin}/ (operator token: {stage.operator_token})")
+            # on standard error beside JSON, which stays one object a line
+            click.echo(
+                f"serving until Ctrl-C; console: {stage.admin}/ (operator token: {stage.operator_token})", err=as_json
+            )
+            click.echo(f"in another terminal: gateway deliveries --config {stage.folder}/gateway.toml", err=as_json)
             await stage.until_interrupted()
     return 1 if wrong else 0
 

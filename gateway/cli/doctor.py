@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.options import config_option, json_option
+from gateway.cli.progress import waiting
 from gateway.doctor import Finding, examine
 
 MARKS = {
@@ -38,11 +39,12 @@ def doctor(config: Path, *, as_json: bool) -> None:
 
 async def _examine(config: Path, *, quiet: bool) -> list[Finding]:
     found = []
-    async with aclosing(examine(config)) as findings:
-        async for one in findings:
-            found.append(one)
-            if not quiet:
-                click.echo(
-                    f"{MARKS[one.state]} {one.check}: {one.detail}" + (f"\n     fix: {one.fix}" if one.fix else "")
-                )
+    with waiting("looking", quiet=quiet) as bar:
+        async with aclosing(examine(config)) as findings:
+            async for one in findings:
+                found.append(one)
+                if not quiet:
+                    bar.say(
+                        f"{MARKS[one.state]} {one.check}: {one.detail}" + (f"\n     fix: {one.fix}" if one.fix else "")
+                    )
     return found

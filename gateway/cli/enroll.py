@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import click
 
 from gateway import audit, enrolling, enrollments
+from gateway.cli import complete, walk
 from gateway.cli.options import config_option, json_option
+from gateway.cli.progress import waiting
 from gateway.cli.store import ask_if_there
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, GitHubRefusal, Repository, open_session
@@ -27,9 +30,12 @@ CHECKED = 20
 @click.command(
     epilog="Example: gateway enroll triage.json --source linear-acme --installation 48213991 --config gateway.toml"
 )
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--source", required=True, help="The source whose deliveries it concerns.")
-@click.option("--installation", required=True, type=click.IntRange(min=1), help="The App installation that dispatches.")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
+@click.option(
+    "--interactive", is_flag=True, help="Ask for everything, check each answer, show it, and ask before writing."
+)
+@click.option("--source", shell_complete=complete.sources, help="The source whose deliveries it concerns.")
+@click.option("--installation", type=click.IntRange(min=1), help="The App installation that dispatches.")
 @click.option("--mode", type=click.Choice(MODES), help="auto, or ask somebody first, or deny.  [default: auto]")
 @click.option("--url-template", help="The reviewed URL, for triggers without one of their own (GitHub projects).")
 @click.option(
@@ -40,16 +46,45 @@ CHECKED = 20
 )
 @config_option
 @json_option
-def enroll(file: Path, source: str, installation: int, config: Path, *, as_json: bool, **given: Any) -> None:
+def enroll(
+    file: Path | None,
+    source: str | None,
+    installation: int | None,
+    config: Path,
+    *,
+    interactive: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Copy the document FILE into the subscriptions folder and write its entry beside it.
 
     Opt-in and workflow are compared with the default branch: one whose workflow is not merged yet waits for it. Running
     processes notice within 5 seconds. Doing it again changes nothing, keeps options that are not given anew,
-    and resumes a suspended subscription. Exit 1: refused; 2: usage or configuration; 3: GitHub was needed and is away.
+    and resumes a suspended subscription. With --interactive nothing has to be given: a walk asks for the workflow or the
+    document and the rest, on a terminal. Exit 1: refused; 2: usage or configuration; 3: GitHub was needed and is away.
     """
+    if interactive:
+        if file or source or installation or as_json or any(value is not None for value in given.values()):
+            raise click.UsageError("--interactive asks for everything; give it --config alone")
+        walk.need_terminal(config)
+        base = load_base(config)
+        with tempfile.TemporaryDirectory(prefix="gateway-enroll-") as folder:
+            found = walk.walk(base, config, Path(folder))
+            _enroll(base, found.file, found.source, found.installation, found.given, as_json=False)
+        click.echo(f"next: gateway wire {found.source} --config {config}", err=True)
+        return
+    missing = {"FILE": file, "--source": source, "--installation": installation}
+    if file is None or source is None or installation is None:
+        names = ", ".join(name for name, value in missing.items() if value is None)
+        raise click.UsageError(f"missing {names}. To be asked for each: gateway enroll --interactive")
     base = load_base(config)
     if source not in base.sources:
         raise click.BadParameter(f"{source} is none of {', '.join(base.sources)}", param_hint="--source")
+    _enroll(base, file, source, installation, given, as_json=as_json)
+
+
+def _enroll(base: Base, file: Path, source: str, installation: int, given: Mapping[str, Any], *, as_json: bool) -> None:
+    """Check, write, note it in the trail, compare with the default branch, and tell."""
     try:
         data = file.read_bytes()
         subscription = load_subscription(data, str(file))
@@ -57,7 +92,9 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
         options = enrolling.known_options(listed, subscription.digest)
         options |= {name: value for name, value in given.items() if value is not None}
         enrolling.check(base, listed, subscription, source, installation, options)
-        given["repository_id"] = _repository_id(base, subscription, installation, options.get("repository_id"))
+        with waiting("asking GitHub", quiet=as_json):
+            asked = _repository_id(base, subscription, installation, options.get("repository_id"))
+        given = {**given, "repository_id": asked}
         facts: dict[str, Any] = {
             "subscription": subscription.digest,
             "source": source,
@@ -86,7 +123,10 @@ def enroll(file: Path, source: str, installation: int, config: Path, *, as_json:
         refuse(str(refused))
     later = "opt-in and workflow are compared with the default branch when the gateway"
     unknown = f"{later} reaches it; were it suspended, it stays so"
-    looked = ask_if_there(base, lambda store: _reconcile(base, store, done.digest), unknown, f"note: {later} starts")
+    with waiting("comparing with the default branch", quiet=as_json):
+        looked = ask_if_there(
+            base, lambda store: _reconcile(base, store, done.digest), unknown, f"note: {later} starts"
+        )
     rows, resumed = looked or ([], False)
     waits = any(row.digest == done.digest and row.reason == PENDING for row in rows)
     for row in rows:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gateway import strict_json
+from gateway.cli import complete
 from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
@@ -20,10 +21,15 @@ from gateway.explain import explain as explain_delivery
 from gateway.settings import enrollments, load_base
 from gateway.subscriptions import build_index
 
+NEXT = {
+    "asked": "gateway asks; gateway answer {0} yes|no",
+    "dead": "gateway dead show {0}; gateway dead replay {0}",
+}
+
 
 @click.command(epilog="Example: gateway explain --source linear-acme --file delivery.json --headers headers.json")
 @click.argument("delivery", required=False)
-@click.option("--source", help="The source that the saved delivery came to.")
+@click.option("--source", shell_complete=complete.sources, help="The source that the saved delivery came to.")
 @click.option(
     "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="The saved body, as it came."
 )
@@ -113,6 +119,8 @@ def line(digest: str, trigger: str, row: Mapping[str, Any]) -> str:
 
 
 def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
+    from gateway.console import words  # noqa: PLC0415 (the other commands start faster without the console)
+
     record = ask(load_base(config), lambda store: one_delivery(store, delivery))
     if record is None:
         click.echo(f"no record has the id {delivery}; see: gateway deliveries", err=True)
@@ -124,6 +132,8 @@ def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
         return
     reason = f": {record['reason']}" if record["reason"] else ""
     click.echo(f"{record['source']} {record['outcome']}{reason}")
+    if (told := words.REASONS.get(record["reason"] or "")) is not None:
+        click.echo(f"    {told.why} {told.fix}".rstrip())
     if record.get("first"):
         click.echo(f"first delivery {record['first']}")
     for row in rows:
@@ -135,3 +145,7 @@ def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
         admitted = f"run admitted {moment(one['admitted_at'])}" if one["admitted"] else "no run admitted"
         tries = f"{one['attempts']} attempt{'s' if one['attempts'] != 1 else ''}"
         click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {admitted}")
+        if one["reason"] in words.SETTLED:
+            click.echo(f"    {words.SETTLED[one['reason']]}")
+        if one["status"] in NEXT:
+            click.echo(f"    next: {NEXT[one['status']].format(one['id'])}")

@@ -4,6 +4,7 @@ import json
 
 import click
 
+from gateway.cli import complete
 from gateway.cli.options import json_option
 from gateway.profiles import JwtProof, Profile, load_profiles
 from gateway.settings import data_folder
@@ -27,7 +28,7 @@ def list_(*, as_json: bool) -> None:
 
 
 @profiles.command(epilog="Example: gateway profiles show linear")
-@click.argument("name")
+@click.argument("name", shell_complete=complete.profiles)
 @json_option
 def show(name: str, *, as_json: bool) -> None:
     """Show what a source of profile NAME needs, with an example."""
@@ -42,6 +43,10 @@ def show(name: str, *, as_json: bool) -> None:
     for url in profile.docs:
         click.echo(f"  {url}")
     click.echo("\n" + example(profile))
+    for key, pointer in profile.identity.items():
+        kind = "optional" if key in profile.identity_optional else "needed"
+        where = pointer if pointer.startswith("/") else f"the token's {pointer.removeprefix('@')}"
+        click.echo(f"# identity.{key}, {kind}: in a delivery {where}")
 
 
 def summary(profile: Profile) -> dict[str, object]:

@@ -10,6 +10,7 @@ import click
 
 from gateway import audit, log
 from gateway.cli.options import config_option, json_option
+from gateway.cli.progress import waiting
 from gateway.errors import ConfigError, Problem
 from gateway.reconcile import Reconciler, Row
 from gateway.settings import Configuration, load_configuration
@@ -31,8 +32,9 @@ def reconcile(digests: tuple[str, ...], config: Path, *, as_json: bool) -> None:
     if unknown := sorted(set(digests) - known):
         fix = "see the digests with: gateway check, gateway subscriptions"
         raise ConfigError([Problem(str(config), "enrollments", f"{digest} is not enrolled", fix) for digest in unknown])
-    log.configure(logging.WARNING)
-    rows = asyncio.run(_run(configuration, digests))
+    with waiting("reading default branches", quiet=as_json):
+        log.configure(logging.WARNING)  # here, so that a line is written above what shows the progress
+        rows = asyncio.run(_run(configuration, digests))
     if as_json:
         click.echo(json.dumps({"subscriptions": [row.to_json() for row in rows]}))
     else:

@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 
 from gateway import audit, wire
+from gateway.cli import complete
 from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
+from gateway.cli.progress import waiting
 from gateway.github import open_session
 from gateway.health import last_good
 from gateway.settings import Configuration, load_configuration
@@ -21,7 +23,7 @@ MARKS = {"good": "ok", "missing": "MISSING", "drifted": "DRIFT", "expiring": "ex
 
 
 @click.command("wire", epilog="Example: gateway wire github-acme --check --json")
-@click.argument("source")
+@click.argument("source", shell_complete=complete.sources)
 @click.option("--check", is_flag=True, help="Only look: exit 1 where a hook is missing or has drifted.")
 @config_option
 @json_option
@@ -37,11 +39,18 @@ def wire_(source: str, config: Path, *, check: bool, as_json: bool) -> None:
     try:
         code = asyncio.run(_wire(configuration, source, check=check, as_json=as_json))
     except wire.WireProblem as problem:
-        click.echo(f"cannot wire {source}: {problem}", err=True)
+        url = f"{configuration.settings.server.public_url or ''}/hooks/{source}"
+        by_hand = (
+            f"\n    or by hand, in the provider's console, with the URL {url}: docs/providers"
+            if "api_token" in str(problem)
+            else ""
+        )
+        click.echo(f"cannot wire {source}: {problem}{by_hand}", err=True)
         raise SystemExit(2) from None
     except wire.WireRefused as refused:
         needs = wire.BY_PROFILE[configuration.sources[source].profile.name].permission
-        hint = f"\n    fix: the API needs {needs}" if refused.status in (401, 403, 404) else ""
+        address = f", or sources.{source}.api_url is another's" if refused.status == 404 else ""
+        hint = f"\n    fix: the API needs {needs}{address}" if refused.status in (401, 403, 404) else ""
         click.echo(f"{refused}{hint}", err=True)
         raise SystemExit(3) from None
     raise SystemExit(code)
@@ -50,6 +59,16 @@ def wire_(source: str, config: Path, *, check: bool, as_json: bool) -> None:
 async def _wire(configuration: Configuration, name: str, *, check: bool, as_json: bool) -> int:
     if configuration.sources[name].profile.name not in wire.BY_PROFILE:
         return await _explain(configuration, name, check=check, as_json=as_json)
+    with waiting(f"asking {configuration.sources[name].profile.title}", quiet=as_json):
+        rows = await _look_or_apply(configuration, name, check=check)
+    _print(rows, as_json=as_json)
+    _hints(configuration, name, rows)
+    return (
+        int(any(row.state in wire.BAD for row in rows)) if check else int(any(row.state == "drifted" for row in rows))
+    )
+
+
+async def _look_or_apply(configuration: Configuration, name: str, *, check: bool) -> list[wire.Row]:
     async with opened(configuration) as store, open_session() as session:
         wiring, now = wire.wiring_for(configuration, name, session), time.time()
         parts = (wiring.provider, wiring.api, wiring.want)
@@ -59,11 +78,7 @@ async def _wire(configuration: Configuration, name: str, *, check: bool, as_json
             if todo and not check:
                 await audit.record(store, "wire", source=name, scopes=[row.scope for row in todo])
                 rows = await wire.apply(*parts, rows, store, wiring.key, now)
-    _print(rows, as_json=as_json)
-    _hints(configuration, name, rows)
-    return (
-        int(any(row.state in wire.BAD for row in rows)) if check else int(any(row.state == "drifted" for row in rows))
-    )
+    return rows
 
 
 def _print(rows: list[wire.Row], *, as_json: bool) -> None:

@@ -700,6 +700,19 @@ def _installation(text: str) -> tuple[int, str]:
     return int(number), repo
 
 
+def _checkout(text: str) -> tuple[str, Path]:
+    repo, separator, folder = text.partition("=")
+    if repo.count("/") != 1 or not separator or not Path(folder).is_dir():
+        raise argparse.ArgumentTypeError("is written OWNER/NAME=FOLDER, and the folder exists")
+    return repo, Path(folder)
+
+
+def workflows(checkout: Path) -> dict[str, bytes]:
+    """The files under .github/workflows of a checkout, by their path in it."""
+    found = sorted((checkout / ".github/workflows").glob("*"))
+    return {file.relative_to(checkout).as_posix(): file.read_bytes() for file in found if file.is_file()}
+
+
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gateway.doubles.github", description="A double of GitHub's REST API."
@@ -709,6 +722,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--app-id", type=int, required=True)
     parser.add_argument("--public-key", type=Path, required=True, help="PEM file of the App's public key")
     parser.add_argument("--installation", type=_installation, action="append", default=[], metavar="ID=OWNER/NAME")
+    told = "what the default branch holds: the workflows of a folder, read at start"
+    parser.add_argument(
+        "--checkout", type=_checkout, action="append", default=[], metavar="OWNER/NAME=FOLDER", help=told
+    )
     parser.add_argument("--slug", default="gateway-double")
     parser.add_argument("--bot-id", type=int, default=200_000_001)
     parser.add_argument("--token-life-s", type=float, default=TOKEN_LIFE_S)
@@ -734,6 +751,9 @@ async def serve(options: argparse.Namespace) -> None:
         bot_id=options.bot_id,
         token_life_s=options.token_life_s,
     )
+    for repo, folder in options.checkout:
+        for path, data in (await asyncio.to_thread(workflows, folder)).items():
+            double.double.add_repository(repo).contents[(path, None)] = data
     try:
         sys.stdout.write(
             orjson.dumps({"event": "listening", "address": double.address, "url": double.address}).decode() + "\n"

@@ -102,7 +102,7 @@ class Api:
         if status == 429 or status >= 500:
             raise Unavailable("provider-busy" if status == 429 else "provider-error", 60)
         if not 200 <= status < 300:
-            raise WireRefused(status, f"{method} {path}", self.said(_message(answer)))
+            raise WireRefused(status, f"{method} {self.address(path)}", self.said(_message(answer)))
         return answer, link
 
     def said(self, text: str) -> str:

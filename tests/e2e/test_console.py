@@ -152,7 +152,9 @@ async def test_every_page_is_accessible_and_fits(stage: Stage, browser: Browser,
         text = await page.content()
         assert [word for word in SECRET_WORDS if word in text] == [], path
     await page.get_by_role("button", name="Log out").click()
+    await expect(page.get_by_label("Operator token")).to_be_visible()
     assert await problems(page) == []
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width, "/login"
     await context.close()
 
 

@@ -1,0 +1,46 @@
+"""docs/doubles.md, typed as it stands: every command of the page works, and its dispatch arrives at the double."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from gateway.demo import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_as_it_stands(tmp_path: Path) -> None:
+    page = (ROOT / "docs/doubles.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    ports = {port: str(free_port()) for port in ("8090", "8091", "8080", "8081")}
+    script = re.sub("|".join(ports), lambda found: ports[found[0]], "".join(blocks))
+    (tmp_path / "bin").mkdir()
+    for name, command in (("gateway", f'{sys.executable} -m gateway "$@"'), ("python", f'{sys.executable} "$@"')):
+        shim = tmp_path / "bin" / name
+        shim.write_text(f"#!/bin/sh\nexec {command}\n")
+        shim.chmod(0o755)
+    (tmp_path / "subscriptions").symlink_to(ROOT / "subscriptions")
+    lines = ["set -eu", "trap 'kill $(jobs -p); wait' EXIT", script, "echo; gateway subscriptions --json"]
+    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    (sent,) = [json.loads(line)["dispatches"] for line in done.stdout.splitlines() if line.startswith('{"dispatches"')]
+    assert [one["repo"] for one in sent] == ["acme/widgets"]
+    assert re.search(r"^created +team/", done.stdout, re.MULTILINE)
+    assert re.search(r"forwarded  > \S+ sent", done.stdout)
+    assert "unprocessable" in done.stdout
+    assert "1 queued again" in done.stdout
+    (row,) = json.loads(done.stdout.splitlines()[-1])["subscriptions"]
+    assert row["state"] == "active"

@@ -23,6 +23,7 @@ from gateway.subscriptions import event_type_for, seal
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 LINEAR = EXAMPLES / "linear-issue-created.json"
+GITHUB = EXAMPLES / "github-issue-opened.json"
 DIGEST = json.loads(LINEAR.read_bytes())["digest"]
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
@@ -242,7 +243,7 @@ def test_revoke_removes_entry_and_document(desk: Desk) -> None:
 
 def test_revoke_leaves_other_entries_of_a_file(desk: Desk) -> None:
     assert desk.enroll().exit_code == 0
-    assert desk.enroll(EXAMPLES / "github-issue-opened.json", "github-acme").exit_code == 0
+    assert desk.enroll(GITHUB, "github-acme").exit_code == 0
     both = (desk.enrolled / "github-issue-opened.toml").read_text() + (
         desk.enrolled / "linear-issue-created.toml"
     ).read_text()
@@ -285,24 +286,21 @@ def test_another_spelling_is_warned_about(desk: Desk, github: str) -> None:
         urllib.request.Request(f"{github}/_double/repository", json.dumps({"repo": "Acme/App", "id": 1296269}).encode())
     ) as answer:
         assert answer.status == 204
-    result = desk.enroll(EXAMPLES / "github-issue-opened.json", "github-acme")
+    result = desk.enroll(GITHUB, "github-acme")
     assert result.exit_code == 0, result.output
-    assert "warning: GitHub spells acme/app as Acme/App" in result.output
-
-
-def test_a_grant_in_another_spelling_is_warned_about(desk: Desk, github: str) -> None:
-    desk.configure(github)
-    with urllib.request.urlopen(
-        urllib.request.Request(f"{github}/_double/repository", json.dumps({"repo": "Acme/Other", "id": 7}).encode())
-    ) as answer:
-        assert answer.status == 204
-    content = json.loads((EXAMPLES / "github-issue-opened.json").read_bytes())
-    content["grants"] = {"repositories": ["acme/app", "acme/other"]}
+    assert "warning: GitHub spells acme/app as Acme/App; grants are exact" in result.output
+    content = {name: value for name, value in json.loads(GITHUB.read_bytes()).items() if name != "digest"}
+    content["grants"] |= {"repositories": ["Acme/App", "acme/APP"]}
     file = desk.folder / "made.json"
-    file.write_bytes(encode(seal({name: value for name, value in content.items() if name != "digest"})))
+    file.write_bytes(encode(seal(content)))
     result = desk.enroll(file, "github-acme")
     assert result.exit_code == 0, result.output
-    assert "GitHub spells the granted repository acme/other as Acme/Other; grants are exact" in result.output
+    assert "warning: GitHub spells acme/app as Acme/App\n" in result.output
+    assert (
+        "warning: GitHub spells acme/APP as Acme/App; grants are exact, so what is granted never matches"
+        in result.output
+    )
+    assert "spells Acme/App" not in result.output
 
 
 def _event_type(repository: str) -> str:

@@ -192,17 +192,13 @@ def _repository_id(base: Base, subscription: Subscription, installation: int, gi
     if stated is not None and given not in (None, stated):
         raise enrolling.Refused(f"the document names the repository id {stated}, not {given}")
     wanted = stated or given
-    names = [subscription.repository]
-    if subscription.connector == "github":
-        names += [str(name) for name in subscription.document["grants"].get("repositories", [])]
+    granted = [str(name) for name in subscription.document["grants"].get("repositories", [])]
+    names = [subscription.repository, *(granted if subscription.connector == "github" else [])]
     answers = asyncio.run(_ask(base, installation, list(dict.fromkeys(names))[:CHECKED], needed=wanted is None))
     for name, answer in answers.items():
         if isinstance(answer, Repository) and answer.full_name != name:
-            if name != subscription.repository and answer.full_name.lower() == name.lower():
-                text = f"GitHub spells the granted repository {name} as {answer.full_name}; grants are exact, so it never matches"
-            else:
-                text = f"GitHub spells {name} as {answer.full_name}"
-            click.echo(f"warning: {text}", err=True)
+            exact = "; grants are exact, so what is granted never matches" if name in granted else ""
+            click.echo(f"warning: GitHub spells {name} as {answer.full_name}{exact}", err=True)
     answer = answers[subscription.repository]
     if wanted is None:
         if not isinstance(answer, Repository):

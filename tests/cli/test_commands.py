@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -131,7 +132,8 @@ def test_compile_is_the_shipped_example_byte_for_byte(tmp_path: Path) -> None:
     assert (status, "sha256:" in text) == (0, True)
     assert output.read_bytes() == (EXAMPLES / "linear-issue-created.json").read_bytes()
     result = CliRunner().invoke(main, command)
-    assert (result.exit_code, result.stdout.encode()) == (0, output.read_bytes())
+    assert (result.exit_code, result.stdout_bytes) == (0, output.read_bytes())
+    assert re.fullmatch(r"warning: .*linear\.md: linear is experimental; its triggers may change\n", result.stderr)
 
 
 COMPILE = ("compile", str(EXAMPLES / ".github/workflows/linear-issue-created.md"), "--repo", "acme/app", "-o")

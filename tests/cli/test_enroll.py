@@ -13,6 +13,8 @@ from gateway.settings import load_configuration
 from gateway.subscriptions import event_type_for, seal
 from tests.cli.desk import DIGEST, EXAMPLES, LINEAR, Desk
 
+GITHUB = EXAMPLES / "github-issue-opened.json"
+
 
 def test_enroll_copies_the_document_and_writes_its_entry(desk: Desk) -> None:
     result = desk.enroll()
@@ -108,7 +110,7 @@ def test_another_subscription_under_the_same_name_is_refused(desk: Desk) -> None
     assert desk.enroll().exit_code == 0
     (desk.folder / "sub").mkdir()
     other = desk.folder / "sub" / LINEAR.name
-    shutil.copy(EXAMPLES / "github-issue-opened.json", other)
+    shutil.copy(GITHUB, other)
     result = desk.enroll(other, "github-acme")
     assert result.exit_code == 1
     assert "another file name" in result.output
@@ -118,7 +120,7 @@ def test_an_altered_or_unenrolled_document_is_listed_as_mismatched(desk: Desk) -
     assert desk.enroll().exit_code == 0
     copy = desk.enrolled / LINEAR.name
     copy.write_text(copy.read_text().replace("33333333", "44444444"))
-    shutil.copy(EXAMPLES / "github-issue-opened.json", desk.enrolled)
+    shutil.copy(GITHUB, desk.enrolled)
     (desk.enrolled / "junk.json").write_text("{")
     states = {row["file"]: (row["state"], row["reason"]) for row in desk.rows()}
     assert states[LINEAR.name][0] == "mismatched"
@@ -142,7 +144,7 @@ def test_revoke_removes_entry_and_document(desk: Desk) -> None:
 
 def test_revoke_leaves_other_entries_of_a_file(desk: Desk) -> None:
     assert desk.enroll().exit_code == 0
-    assert desk.enroll(EXAMPLES / "github-issue-opened.json", "github-acme").exit_code == 0
+    assert desk.enroll(GITHUB, "github-acme").exit_code == 0
     both = (desk.enrolled / "github-issue-opened.toml").read_text() + (
         desk.enrolled / "linear-issue-created.toml"
     ).read_text()
@@ -185,24 +187,21 @@ def test_another_spelling_is_warned_about(desk: Desk, github: str) -> None:
         urllib.request.Request(f"{github}/_double/repository", json.dumps({"repo": "Acme/App", "id": 1296269}).encode())
     ) as answer:
         assert answer.status == 204
-    result = desk.enroll(EXAMPLES / "github-issue-opened.json", "github-acme")
+    result = desk.enroll(GITHUB, "github-acme")
     assert result.exit_code == 0, result.output
-    assert "warning: GitHub spells acme/app as Acme/App" in result.output
-
-
-def test_a_grant_in_another_spelling_is_warned_about(desk: Desk, github: str) -> None:
-    desk.configure(github)
-    with urllib.request.urlopen(
-        urllib.request.Request(f"{github}/_double/repository", json.dumps({"repo": "Acme/Other", "id": 7}).encode())
-    ) as answer:
-        assert answer.status == 204
-    content = json.loads((EXAMPLES / "github-issue-opened.json").read_bytes())
-    content["grants"] = {"repositories": ["acme/app", "acme/other"]}
+    assert "warning: GitHub spells acme/app as Acme/App; grants are exact" in result.output
+    content = {name: value for name, value in json.loads(GITHUB.read_bytes()).items() if name != "digest"}
+    content["grants"] |= {"repositories": ["Acme/App", "acme/APP"]}
     file = desk.folder / "made.json"
-    file.write_bytes(encode(seal({name: value for name, value in content.items() if name != "digest"})))
+    file.write_bytes(encode(seal(content)))
     result = desk.enroll(file, "github-acme")
     assert result.exit_code == 0, result.output
-    assert "GitHub spells the granted repository acme/other as Acme/Other; grants are exact" in result.output
+    assert "warning: GitHub spells acme/app as Acme/App\n" in result.output
+    assert (
+        "warning: GitHub spells acme/APP as Acme/App; grants are exact, so what is granted never matches"
+        in result.output
+    )
+    assert "spells Acme/App" not in result.output
 
 
 def _event_type(repository: str) -> str:

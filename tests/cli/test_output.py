@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     consumer = Path(__file__).parents[2] / "subscriptions/examples/.github/workflows/linear-issue-created.md"
     code, _, err = run("compile", str(consumer), "--repo", "acme/app", "-o", str(tmp_path / "file" / "out.json"))
-    assert (code, err) == (3, f"failed: {tmp_path}/file: File exists\n")
+    assert (code, err.splitlines()[1:]) == (3, [f"failed: {tmp_path}/file: File exists"])  # after a warning
 
 
 @pytest.mark.parametrize(

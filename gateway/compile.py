@@ -9,7 +9,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from gateway.subscriptions import (
     load_subscription,
     seal,
 )
-from gateway.triggers import compile_trigger
+from gateway.triggers import Trigger, compile_trigger
 
 ROUTE: Final = "gateway-dispatch"
 OPT_IN: Final = ".github/workflows/aw.json"
@@ -55,6 +56,7 @@ class Import:
 
     connector: Connector
     bindings: Mapping[str, Any]
+    path: tuple[str | int, ...] = ("imports",)  # where the consumer imports it
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def compile_file(
 
     `warn` is told what is no problem and should be known.
     """
-    root = _root(consumer)
+    root = root_of(consumer)
     document = load_frontmatter(_read(consumer), str(consumer))
     problems = _opt_in_problems(root)
     relative = workflow
@@ -116,17 +118,19 @@ def compile_file(
         relative = lock.relative_to(root).as_posix()
     if workflow_hash is None:
         try:
-            workflow_hash = f"sha256:{hashlib.sha256(_read(root / relative, inside=root)).hexdigest()}"
+            content = _read(root / relative, inside=root)
+            workflow_hash = f"sha256:{hashlib.sha256(content).hexdigest()}"
+            if not content.strip():
+                problems.append(Problem(str(consumer), "workflow", f"{relative} is empty", "write what is to run"))
         except ConfigError as error:
             text = f"{relative} {error.problems[0].problem}"
             problems.append(Problem(str(consumer), "workflow", text, "compile it, or name one with --workflow"))
             workflow_hash = f"sha256:{'0' * 64}"
     imports, found = _imports(document, root)
     problems += found
+    target = Target(repository, relative, workflow_hash, repository_id, origin)
     try:
-        documents = compile_documents(
-            document, imports, Target(repository, relative, workflow_hash, repository_id, origin)
-        )
+        documents = compile_documents(document, imports, target, unread=bool(found))
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from error
     if problems:
@@ -137,13 +141,18 @@ def compile_file(
     return documents
 
 
-def compile_documents(consumer: Document, imports: Sequence[Import], target: Target) -> tuple[dict[str, Any], ...]:
-    """Compile a decoded consumer with its decoded imports; pure. Raises ConfigError with every problem found."""
+def compile_documents(
+    consumer: Document, imports: Sequence[Import], target: Target, *, unread: bool = False
+) -> tuple[dict[str, Any], ...]:
+    """Compile a decoded consumer with its decoded imports; pure. Raises ConfigError with every problem found.
+
+    `unread`: an import could not be read, so that an unknown connector is no problem of its own.
+    """
     problems = _target_problems(consumer.file, target)
     by_id = {one.connector.id: one for one in imports}
     parts: list[_Part] = []
     try:
-        selections, github = _selections(consumer, by_id)
+        selections, github = _selections(consumer, by_id, unread=unread)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from error
     for connector_id, selection in sorted(selections.items()):
@@ -215,7 +224,8 @@ def _target_problems(file: str, target: Target) -> list[Problem]:
 # ---- the checked-out repository ---------------------------------------------------------------------------------------
 
 
-def _root(consumer: Path) -> Path:
+def root_of(consumer: Path) -> Path:
+    """Return the repository's root, above the consumer. Raises ConfigError."""
     for folder in consumer.resolve().parents:
         if (folder / ".github").is_dir():
             return folder
@@ -242,8 +252,10 @@ def _opt_in_problems(root: Path) -> list[Problem]:
     path = root / OPT_IN
     try:
         settings = strict_json.loads(_read(path, inside=root))
-    except (ConfigError, Rejection):
+    except ConfigError:
         settings = None
+    except Rejection as error:
+        return [Problem(str(path), "", f"is no strict JSON ({error.reason})", 'write {"gateway-dispatch": true} in it')]
     return opt_in_problems(settings, str(path))
 
 
@@ -274,7 +286,7 @@ def _imports(consumer: Document, root: Path) -> tuple[list[Import], list[Problem
         try:
             document = _imported(consumer, path, entry_map["uses"], root)
             if document is not None and "connectors" in document.value:
-                imports.append(Import(connector_from(document), bindings))
+                imports.append(Import(connector_from(document), bindings, path))
         except ConfigError as error:
             problems += error.problems
     ids = [one.connector.id for one in imports]
@@ -303,7 +315,9 @@ def _imported(consumer: Document, path: tuple[str | int, ...], uses: str, root: 
 # ---- the consumer -----------------------------------------------------------------------------------------------------
 
 
-def _selections(consumer: Document, imports: Mapping[str, Import]) -> tuple[dict[str, _Selection], dict[str, Any]]:
+def _selections(
+    consumer: Document, imports: Mapping[str, Import], *, unread: bool
+) -> tuple[dict[str, _Selection], dict[str, Any]]:
     """Split `on` into what is selected of each connector, and the members that select GitHub families."""
     on = consumer.value.get("on")
     if not isinstance(on, dict):
@@ -314,10 +328,13 @@ def _selections(consumer: Document, imports: Mapping[str, Import]) -> tuple[dict
     github: dict[str, Any] = {}
     for key, value in on.items():
         if key == ROUTE:
-            problems += _route(consumer, imports, value, selections, github)
+            found, unknown = _route(consumer, imports, value, selections, github)
+            problems += found
+            if not unread:
+                problems += [_unknown(consumer, name, imports) for name in unknown]
         elif key not in _MODIFIERS or _selectable(imports, key):
             problems += _qualified(consumer, imports, key, value, selections)
-    if not selections and not github and not problems:
+    if not selections and not github and not problems and not unread:
         fix = "select a connector's triggers or a GitHub family"
         problems.append(consumer.problem(("on", ROUTE), "selects nothing", fix))
     if problems:
@@ -331,28 +348,38 @@ def _route(
     value: Any,
     selections: dict[str, _Selection],
     github: dict[str, Any],
-) -> list[Problem]:
+) -> tuple[list[Problem], list[str]]:
+    """Sort what is selected into `selections` and `github`; return the problems, and the names that are neither."""
     if not isinstance(value, dict):
-        return [consumer.problem(("on", ROUTE), "is no mapping", "write <connector>: [trigger, ...] under it")]
+        return [consumer.problem(("on", ROUTE), "is no mapping", "write <connector>: [trigger, ...] under it")], []
     problems: list[Problem] = []
+    unknown: list[str] = []
     for key, item in value.items():
         path = ("on", ROUTE, key)
         if key in families.FAMILIES or key in _SELECTORS or key == families.SLASH_COMMAND:
             github[key] = item
         elif key not in imports:
-            fix = "import its declaration from .github/ with uses; vendor a remote one first"
-            problems.append(consumer.problem(path, "is no GitHub family and no imported connector", fix))
+            unknown.append(key)
         else:
             problems += _select(consumer, path, item, selections.setdefault(key, _Selection(path=path)))
-    return problems
+    return problems, unknown
+
+
+def _unknown(consumer: Document, name: str, imports: Mapping[str, Import]) -> Problem:
+    """Say of a name that selects nothing what was probably meant."""
+    near = get_close_matches(name, [*imports, *families.FAMILIES, families.SLASH_COMMAND, *_SELECTORS], 1, 0.8)
+    fix = f"write {near[0]}, if that is meant; else " if near else ""
+    fix += "import its declaration from .github/ with uses; vendor a remote one first"
+    return consumer.problem(("on", ROUTE, name), "is no GitHub family and no imported connector", fix)
 
 
 def _select(consumer: Document, path: tuple[str | int, ...], item: Any, selection: _Selection) -> list[Problem]:
     """Read `[trigger, ...]` or `{triggers: [...], filters: {...}}`."""
     wanted = item if isinstance(item, dict) else {"triggers": item}
     triggers, filters = wanted.get("triggers"), wanted.get("filters", {})
-    if set(wanted) - {"triggers", "filters"}:
-        return [consumer.problem(path, "has unknown members", "write triggers and filters")]
+    unknown = sorted(set(wanted) - {"triggers", "filters"})
+    if unknown:
+        return [consumer.problem((*path, unknown[0]), "is no member of a selection", "write triggers and filters")]
     if not isinstance(triggers, list) or not _is_texts(triggers):
         return [consumer.problem(path, "is no nonempty list of distinct triggers", "write [trigger, ...]")]
     if not isinstance(filters, dict):
@@ -372,8 +399,8 @@ def _qualified(
         fix = f"select it under {ROUTE}, or rename the connector"
         return [consumer.problem(path, "is a key of on: and a trigger of an imported connector", fix)]
     if not matches:
-        fix = f"keep {ROUTE} alone; it is exclusive with all other triggers"
-        return [consumer.problem(path, "is neither the gateway's route nor a trigger of an imported connector", fix)]
+        fix = f"keep {ROUTE} alone, and other triggers in a workflow of their own"
+        return [consumer.problem(path, f"is another trigger beside {ROUTE}, which excludes all others", fix)]
     if len(matches) > 1:
         return [consumer.problem(path, "is ambiguous between two connectors", f"select it under {ROUTE}")]
     if value not in (None, {}):
@@ -397,7 +424,10 @@ def _selectable(imports: Mapping[str, Import], key: str) -> list[tuple[str, str]
 
 def _connector_part(consumer: Document, one: Import, selection: _Selection) -> _Part:
     connector = one.connector
-    bound = bind(connector, one.bindings, selection.triggers, consumer.file)
+    try:
+        bound = bind(connector, one.bindings, selection.triggers, consumer.file)
+    except ConfigError as error:
+        raise ConfigError([_placed(consumer, one, selection, problem) for problem in error.problems]) from error
     compiled = {name: compile_trigger(name, lowered) for name, lowered in bound.triggers.items()}
     filters: dict[str, list[Any]] = {}
     problems: list[Problem] = []
@@ -405,8 +435,9 @@ def _connector_part(consumer: Document, one: Import, selection: _Selection) -> _
         path = (*selection.path, "filters", collection)
         lacking = sorted(name for name, trigger in compiled.items() if collection not in trigger.filters)
         if lacking:
-            fix = "select that trigger in a workflow of its own, without the filter"
-            problems.append(consumer.problem(path, f"{lacking[0]} has no such filter", fix))
+            problems.append(
+                consumer.problem(path, f"{lacking[0]} has no such filter", _other_filter(compiled, lacking))
+            )
             continue
         kinds = {
             form.types.get(trigger.filters[collection], "string")
@@ -420,6 +451,25 @@ def _connector_part(consumer: Document, one: Import, selection: _Selection) -> _
     if problems:
         raise ConfigError(problems)
     return _Part(connector.id, connector.digest, bound.triggers, bound.grants, filters)
+
+
+def _other_filter(selected: Mapping[str, Trigger], lacking: Sequence[str]) -> str:
+    """Say what to do about a filter that some of the selected triggers do not have."""
+    if len(lacking) < len(selected):
+        return "select that trigger in a workflow of its own, without the filter"
+    common = sorted(set.intersection(*(set(trigger.filters) for trigger in selected.values())))
+    granted = "what is granted stands in the import's with"
+    return f"use one of {', '.join(common)}; {granted}" if common else f"remove it; {granted}"
+
+
+def _placed(consumer: Document, one: Import, selection: _Selection, problem: Problem) -> Problem:
+    """Add the consumer's line to a problem of what it binds or selects."""
+    before = f"imports.{one.connector.id}.with."
+    if problem.file != consumer.file:
+        return problem
+    bound = problem.key.startswith(before)
+    path = (*one.path, "with", problem.key.removeprefix(before)) if bound else selection.path
+    return replace(problem, problem=consumer.problem(path, problem.problem, problem.fix).problem)
 
 
 def _filter(values: Any, kinds: set[str], grant: list[Any] | None) -> list[Any]:
@@ -437,6 +487,7 @@ def _filter(values: Any, kinds: set[str], grant: list[Any] | None) -> list[Any]:
 
 def _github_part(consumer: Document, selected: dict[str, Any], origin: str) -> _Part:
     selectors, problems = _selectors(consumer, selected)
+    unscoped = not problems  # else a broken selector is the cause
     triggers: dict[str, Any] = {}
     used: set[str] = set()
     for family, item in selected.items():
@@ -445,9 +496,11 @@ def _github_part(consumer: Document, selected: dict[str, Any], origin: str) -> _
         path = ("on", ROUTE, family)
         dimensions = families.scope(family, selectors)
         used.update(dimensions.values())
-        if not dimensions:
+        if not dimensions and unscoped:
             own = "projects or orgs" if family == "projects-items" else "repos or orgs"
             problems.append(consumer.problem(path, "has no scope", f"set {own} under {ROUTE}"))
+        elif not dimensions:
+            continue
         elif family == families.SLASH_COMMAND:
             triggers[family] = families.lower_slash_command(selectors, origin)
         else:
@@ -463,6 +516,11 @@ def _github_part(consumer: Document, selected: dict[str, Any], origin: str) -> _
     for selector in selectors:
         if _COLLECTIONS[selector] not in used:
             problems.append(consumer.problem(("on", ROUTE, selector), "scopes no selected family", "remove it"))
+    owners = {name.lower() for name in selectors.get("orgs", [])}
+    strays = [name for name in selectors.get("repos", []) if owners and name.partition("/")[0].lower() not in owners]
+    if strays:
+        fix = "grant its owner in orgs too, or leave orgs out: both must hold"
+        problems.append(consumer.problem(("on", ROUTE, "repos"), f"{strays[0]} is in none of orgs", fix))
     if problems:
         raise ConfigError(problems)
     grants = {_COLLECTIONS[selector]: values for selector, values in selectors.items()}
@@ -492,7 +550,8 @@ def _activities(consumer: Document, family: str, item: Any) -> tuple[list[Proble
     known = families.FAMILIES[family].activities
     members = {"types", "projects"} if family == "projects-items" else {"types"}
     if not isinstance(item, dict) or set(item) - members or not _is_texts(item.get("types")):
-        return [consumer.problem(path, "is no {types: [activity, ...]}", f"select among {', '.join(known)}")], []
+        fix = f"write {family}: {{types: [{known[0]}]}}, of {', '.join(known)}"
+        return [consumer.problem(path, "is no {types: [activity, ...]}", fix)], []
     unknown = [activity for activity in item["types"] if activity not in known]
     if unknown:
         problem = f"{unknown[0]} is no activity of it"
@@ -505,7 +564,7 @@ def _commands(consumer: Document, item: Any) -> tuple[list[Problem], list[str]]:
     if isinstance(names, list) and _is_texts(names) and all(_COMMAND.match(name) for name in names):
         return [], names
     path = ("on", ROUTE, families.SLASH_COMMAND)
-    return [consumer.problem(path, "is no {names: [name, ...]}", "write names without the slash")], []
+    return [consumer.problem(path, "is no {names: [name, ...]}", "write names: [NAME], without the slash")], []
 
 
 def _is_texts(value: Any) -> bool:
@@ -517,4 +576,4 @@ def _is_texts(value: Any) -> bool:
     )
 
 
-__all__ = ["Import", "Target", "compile_documents", "compile_file", "encode", "opt_in_problems"]
+__all__ = ["Import", "Target", "compile_documents", "compile_file", "encode", "opt_in_problems", "root_of"]

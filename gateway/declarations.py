@@ -65,6 +65,7 @@ _INPUT: Final = re.compile(r"\$\{\{\s*github\.aw\.import-inputs\.([A-Za-z][A-Za-
 _EXPRESSION: Final = "${{"
 _PIECE: Final = re.compile(r"[A-Za-z0-9._~-]+\Z")
 _DECIMAL: Final = re.compile(r"(0|-?[1-9][0-9]{0,18})\Z")
+PLACEHOLDER: Final = "..."  # what `gateway connectors config` and `gateway profiles show` leave to fill in
 _MAX_SAFE: Final = 2**53 - 1  # RFC 8785 numbers are binary64: a larger integer has no canonical form
 
 
@@ -196,8 +197,6 @@ def _schema_problems(document: Document, schema: Any) -> list[Problem]:
                 raise ValueError("items.type: is no primitive type")
             for listed in (spec, items):
                 check_list(listed.get("enum", []), "enum")
-            for listed in (spec, items):
-                check_list(listed.get("enum", []), "enum")
             if "default" in spec:
                 _check_input(spec, spec["default"])
         except ValueError as error:
@@ -220,13 +219,19 @@ def _trigger_problems(connector: Connector, name: str) -> list[Problem]:
             if collection not in connector.resources:
                 raise ValueError(f"resources: {collection} is no collection under the connector's resources")
     except ValueError as error:
-        field = str(error).partition(":")[0]
-        known = field in TRIGGER_FIELDS or (isinstance(trigger, Mapping) and field in trigger)
-        return [connector.problem((*path, field) if known else path, str(error), "mend the declaration")]
+        return [_field_problem(connector, name, str(error), "mend the declaration")]
     return [
         connector.problem(path, f"names the input {used}, which import-schema does not have", "declare it")
         for used in sorted(_inputs_in(trigger) - set(connector.import_schema))
     ]
+
+
+def _field_problem(connector: Connector, name: str, text: str, fix: str) -> Problem:
+    """Make a Problem of a trigger whose text begins with the field that it is about, at that field's place."""
+    trigger = connector.triggers[name]
+    field = text.partition(":")[0].partition(".")[0]
+    known = field in TRIGGER_FIELDS or (isinstance(trigger, Mapping) and field in trigger)
+    return connector.problem(("triggers", name, field) if known else ("triggers", name), text, fix)
 
 
 def _inputs_in(value: Any) -> set[str]:
@@ -258,6 +263,8 @@ def _check_input(spec: Mapping[str, Any], value: Any) -> None:
         raise ValueError(f"must be of type {kind}" + (": quote it" if kind == "string" else ""))
     elif value == "":
         raise ValueError("is an empty text, which grants nothing")
+    elif value == PLACEHOLDER:
+        raise ValueError("is still the placeholder ...")
     if "enum" in spec and value not in spec["enum"]:
         raise ValueError("is none of the values that the schema lists")
 
@@ -368,7 +375,7 @@ def bind(connector: Connector, with_: Mapping[str, Any], selected: Sequence[str]
             lowered[name] = lower_trigger(connector.triggers[name], inputs)
             trigger = compile_trigger(name, lowered[name])
         except ValueError as error:
-            problems.append(connector.problem(("triggers", name), str(error), "mend the declaration or its with"))
+            problems.append(_field_problem(connector, name, str(error), "mend the declaration or its with"))
             continue
         for resource, collection in trigger.resources.items():
             kinds.setdefault(collection, set()).update(form.types.get(resource, "string") for form in trigger.forms)

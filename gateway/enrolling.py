@@ -44,6 +44,7 @@ class Done:
     entry: Path
     replaced: str | None
     known: bool  # the digest was enrolled from this source already
+    changed: bool  # its entry says something else now
 
 
 def check(
@@ -150,7 +151,8 @@ def _write(
     for file in sorted({*named, *(one.file for one in present)} - {where, base.file}):
         _without_entries(file, {subscription.digest, replaced})
     aside.unlink(missing_ok=True)
-    return Done(subscription.digest, target, where, replaced, bool(present))
+    changed = any(one.enrollment != wanted for one in present)
+    return Done(subscription.digest, target, where, replaced, bool(present), changed)
 
 
 @contextlib.contextmanager
@@ -173,25 +175,30 @@ def _target(base: Base, listed: Sequence[Entry], stem: str, subscription: Subscr
     for one in found:
         if one.subscription is not None and one.subscription.digest == subscription.digest:
             return one.file, _stale_entry(listed, one.file, found)
-    target = base.folder / (stem + ".json")
-    older = next((one for one in found if one.file == target), None)
-    if older is None or older.subscription is None:
+    # its own name, or beside a document of another workflow hash (a rollover: the old one goes on until the merge)
+    target = base.folder / f"{stem}.json"
+    before = _held(found, target)
+    if before is not None and _kind(before) == _kind(subscription):
+        if before.workflow_hash == subscription.workflow_hash:
+            return target, before.digest
+        target = base.folder / f"{stem}-{subscription.workflow_hash[7:15]}.json"
+        before = _held(found, target)
+    if before is None:
         return target, _stale_entry(listed, target, found)
-    before = older.subscription
-    if (before.repository, before.workflow, before.connector) != (
-        subscription.repository,
-        subscription.workflow,
-        subscription.connector,
-    ):
-        raise Refused(
-            f"{target} is the document of {before.connector} for {before.workflow} of {before.repository}; "
-            "give this one another file name"
-        )
-    if (
-        before.workflow_hash != subscription.workflow_hash
-    ):  # a rollover: the old one goes on until the workflow is merged
-        return base.folder / f"{stem}-{subscription.workflow_hash[7:15]}.json", None
-    return target, before.digest
+    if (_kind(before), before.workflow_hash) == (_kind(subscription), subscription.workflow_hash):
+        return target, before.digest
+    raise Refused(
+        f"{target} is the document of {before.connector} for {before.workflow} of {before.repository}; "
+        "give this one another file name"
+    )
+
+
+def _held(found: Sequence[Document], file: Path) -> Subscription | None:
+    return next((one.subscription for one in found if one.file == file), None)
+
+
+def _kind(one: Subscription) -> tuple[str, str, str]:
+    return one.repository, one.workflow, one.connector
 
 
 def _stale_entry(listed: Sequence[Entry], target: Path, found: Sequence[Document]) -> str | None:

@@ -54,7 +54,8 @@ def explain(raw: RawDelivery, source: Source, index: Index) -> Explanation:
     inactive = {one.subscription.digest: reason for one, reason in index.inactive if one.source == source.name}
     supplied: tuple[str, ...] = ()
     try:
-        raw, supplied = completed(raw, source.profile, index.wanted(source.name))
+        raw, added = completed(raw, source.profile, index.wanted(source.name))
+        supplied = tuple(added)
         verified = assumed(raw, source)
         reading = read(verified, source, index.wanted(source.name), _time_of(raw, source.profile))
     except Rejection as error:
@@ -117,10 +118,10 @@ def _time_of(raw: RawDelivery, profile: Profile) -> float:
 # ---- headers that were not saved --------------------------------------------------------------------------------------
 
 
-def completed(raw: RawDelivery, profile: Profile, wanted: Container[str]) -> tuple[RawDelivery, tuple[str, ...]]:
+def completed(raw: RawDelivery, profile: Profile, wanted: Container[str]) -> tuple[RawDelivery, Mapping[str, str]]:
     """Add headers that were not saved: the event's, where the body's shape leaves no doubt, and a delivery id's.
 
-    Returns their names too. Raises Rejection for a body that is no JSON.
+    Returns them too. Raises Rejection for a body that is no JSON.
     """
     added: dict[str, str] = {}
     header = profile.event.header
@@ -132,7 +133,7 @@ def completed(raw: RawDelivery, profile: Profile, wanted: Container[str]) -> tup
         named = [part.removeprefix("header:") for part in profile.delivery_id.parts[0] if part.startswith("header:")]
         added |= {name: _PLACEHOLDER_ID for name in named if name != header and raw.header(name) is None}
     pairs = tuple((name.encode(), value.encode()) for name, value in added.items())
-    return replace(raw, headers=(*raw.headers, *pairs)), tuple(added)
+    return replace(raw, headers=(*raw.headers, *pairs)), added
 
 
 def _all_there(raw: RawDelivery, parts: tuple[str, ...]) -> bool:

@@ -211,8 +211,13 @@ def _url(form: Form, evidence: Evidence, names: Mapping[str, Any]) -> str | _Non
             shapes = [filled for shape in form.shapes if (filled := shape.fill(names)) is not None]
             reason = _disagreement(sent, evidence, names, built, shapes)
         if reason is not None:
-            return _Nonmatch(f"url:{reason.removeprefix('url-')}", sent.reference)
+            return _Nonmatch(f"url:{reason.removeprefix('url-')}", sent.reference or _made_of(form, sent))
     return built
+
+
+def _made_of(form: Form, sent: SentUrl) -> str | None:
+    """Return where the names stand that a URL is built of which no provider sent."""
+    return ", ".join(map(form.reference, sent.template.names)) if sent.template is not None else None
 
 
 def _disagreement(

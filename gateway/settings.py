@@ -631,6 +631,10 @@ def _source_problems(path: Path, key: str, source: SourceSettings, profile: Prof
         if name not in profile.identity_optional and not source.identity.get(name):
             fix = f'add identity = {{ {name} = ["..."] }}: deliveries of another {name} are refused by it'
             problems.append(Problem(str(path), f"{key}.identity.{name}", "is missing or empty", fix))
+    for name, values in source.identity.items():
+        if "..." in values:
+            fix = "write the value; gateway profiles show says where it stands in a delivery"
+            problems.append(Problem(str(path), f"{key}.identity.{name}", "is still the placeholder ...", fix))
     return problems
 
 
@@ -696,7 +700,7 @@ def _enrolled(base: Base, loaded: Mapping[bytes, Subscription]) -> tuple[tuple[E
                     Problem(str(file), f"{key}.source", f"{entry.source} is no source", "name one of [sources]")
                 )
         elif subscription_or_none is None:
-            fix = f"put the compiled document into {folder}, or remove the entry"
+            fix = f"enroll what gateway compile wrote, put the document into {folder}, or remove the entry"
             problems.append(Problem(str(file), f"{key}.subscription", f"{entry.subscription} has no document", fix))
         elif known is not None and known.source != entry.source:
             fix = f"one digest has one source: remove one of {known.source} and {entry.source}"

@@ -15,7 +15,7 @@ from gateway import canonical, families, strict_json
 from gateway.errors import ConfigError, Problem, Rejection
 from gateway.events import Event
 from gateway.pointers import MISSING, parse, resolve
-from gateway.profiles import JwtProof, Source
+from gateway.profiles import JwtProof, Profile, Source
 from gateway.triggers import FIRST_TOKEN, NAME, Form, Trigger, compile_trigger
 
 VERSION: Final = 2
@@ -228,12 +228,16 @@ def activation_problem(enrolled: Enrolled, source: Source | None) -> str | None:
     return None
 
 
+def facts_of(profile: Profile) -> frozenset[str]:
+    """The facts that a profile establishes while verifying."""
+    proof = profile.proof
+    claimed = {*proof.facts, *proof.picked} if isinstance(proof, JwtProof) else set()
+    return frozenset({"event", *profile.facts, *claimed})
+
+
 def _unknown_fact(trigger: Trigger, source: Source) -> str | None:
     """Find a fact that a trigger reads and that its source's profile never establishes."""
-    proof = source.profile.proof
-    established = {"event", *source.profile.facts}
-    if isinstance(proof, JwtProof):
-        established |= {*proof.facts, *proof.picked}
+    established = facts_of(source.profile)
     return next((f"@{fact}" for fact in sorted(trigger.facts - established)), None)
 
 

@@ -203,7 +203,8 @@ def _require_names(names: Iterable[str], form: Form, field: str) -> None:
     known = set(form.normalize).union(*(pattern.names for _, pattern in form.extracts))
     for name in names:
         if name not in known:
-            raise ValueError(f"{field}: the name {name} is neither normalized nor extracted")
+            has = f"; there are {', '.join(sorted(known))}" if known else ""
+            raise ValueError(f"{field}: the name {name} is neither normalized nor extracted{has}")
 
 
 def _sent_url(entry: Any) -> SentUrl:

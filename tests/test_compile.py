@@ -307,7 +307,7 @@ def test_a_value_without_a_canonical_form_is_refused() -> None:
         ('imports: [".github/\\0.md"]', "not inside .github/"),
         ("imports: [.github]", "not inside .github/"),
         ("imports: [.github/workflows]", "cannot be read"),
-        ("imports: [{uses: .github/example.md, with: null}]", "with.site: is required"),
+        ("imports: [{uses: .github/example.md, with: null}]", "with.site: line 2: is required"),
     ],
 )
 def test_imports_that_are_none(checkout: Path, imports: str, words: str) -> None:

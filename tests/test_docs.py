@@ -3,14 +3,17 @@
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from gateway import envelope
 from gateway.cli import main
+from gateway.cli.connectors import load_connectors
 from gateway.compile import Import, Target, compile_documents
 from gateway.declarations import bind, connector_from
 from gateway.errors import ConfigError
@@ -18,6 +21,7 @@ from gateway.frontmatter import Document, load_yaml
 from gateway.predicates import _Compiler
 from gateway.profiles import load_profiles
 from gateway.triggers import TRIGGER_FIELDS, compile_trigger
+from gateway.words import TESTS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -64,6 +68,34 @@ def test_the_declarations_page_compiles() -> None:
         assert compile_trigger("card-moved", lowered).forms
     for name in (*TRIGGER_FIELDS, *(f"`{name}" for name in _Compiler()._tests)):
         assert name in text, name
+
+
+def shown_consumers(page: str) -> list[Mapping[str, Any]]:
+    """The workflows' frontmatter that a page shows, alone or as Markdown."""
+    blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    texts = [
+        block if kind == "yaml" else block.split("---\n")[1] for kind, block in blocks if kind in ("yaml", "markdown")
+    ]
+    return [value for text in texts if "on" in (value := load_yaml(text, page).value)]
+
+
+@pytest.mark.parametrize("page", ["docs/quickstart.md", "docs/triggers.md"])
+def test_the_workflows_that_are_shown_compile(page: str) -> None:
+    shown = shown_consumers(page)
+    assert shown
+    for consumer in shown:
+        imports = [
+            Import(load_connectors()[Path(entry["uses"]).stem], entry["with"]) for entry in consumer.get("imports", [])
+        ]
+        assert len(compile_documents(Document("page", consumer), imports, TARGET)) == 1
+
+
+def test_the_triggers_page_names_every_test_that_explaining_names() -> None:
+    text = (ROOT / "docs/triggers.md").read_text(encoding="utf-8")
+    found = set(re.findall(r'_Nonmatch\(f?"([a-z]+)', (ROOT / "gateway/match.py").read_text(encoding="utf-8")))
+    assert {"types", "url", "when", "filters"} <= found
+    for test in {*found, *TESTS}:
+        assert f"`{test}`" in text or f"`{test}:" in text, test
 
 
 def test_the_readme_names_every_command_and_no_other() -> None:

@@ -228,8 +228,8 @@ CASES: dict[str, Case] = {
             ({"/url": "https://linear.app/acme/issue/APP-8/x"}, "url:path", "/url"),
             ({"/url": "https://linear.app.evil.example/acme/issue/APP-7"}, "url:origin", "/url"),
             ({"/url": 7}, "url:type", "/url"),
-            ({"/data/number": 8}, "url:path", None),
-            ({"/data/team/key": "OTHER"}, "url:path", None),
+            ({"/data/number": 8}, "url:path", "/data/team/key, /data/number"),
+            ({"/data/team/key": "OTHER"}, "url:path", "/data/team/key, /data/number"),
             ({"/data/identifier": ".."}, "url:unfit", "/data/identifier"),
             ({"/data/identifier": "\ud800"}, "when:present", "/data/identifier"),
             ({"/data/identifier": 7}, "types", "/data/identifier"),
@@ -1002,7 +1002,7 @@ def test_the_urls_that_are_sent_are_each_held_against_their_own() -> None:
     body = {"id": "n-1", "site": "s"}
     good = {"url": "https://x.example/n-1/slug", "site-url": "https://x.example/sites/s/", "number": 1}
     assert outcome(index, body) == outcome(index, {**body, **good}) == "https://x.example/n-1"
-    assert outcome(index, {**body, "number": 2}) == ("url:path", None)
+    assert outcome(index, {**body, "number": 2}) == ("url:path", "/number")
     assert outcome(index, {**body, "site-url": "https://x.example/sites/t"}) == ("url:path", "/site-url")
     assert outcome(index, {**body, "url": "\ud800"}) == ("url:surrogate", "/url")
     index = plain({"url": urls[2:3], "normalize": PLAIN["normalize"] | {"number": "/number"}})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -92,16 +93,26 @@ def test_one_document_a_connector_with_one_event_type() -> None:
     ("on", "words"),
     [
         ("on: push", "selects no gateway-dispatch"),
-        ("on: {gateway-dispatch: {linear: [issue-created]}, push: null}", "exclusive with all other triggers"),
-        ("on: {gateway-dispatch: {linear: [issue-created]}, workflow_dispatch: null}", "exclusive"),
+        ("on: {gateway-dispatch: {linear: [issue-created]}, push: null}", "excludes all others"),
+        ("on: {gateway-dispatch: {linear: [issue-created]}, workflow_dispatch: null}", "excludes all others"),
         ("on: {gateway-dispatch: {}}", "selects nothing"),
         ("on: {gateway-dispatch: [linear]}", "is no mapping"),
         ("on: {gateway-dispatch: {jira: [issue-created]}}", "no imported connector"),
+        ("on: {gateway-dispatch: {linaer: [issue-created]}}", "write linear, if that is meant"),
+        ("on: {gateway-dispatch: {issues: {types: [opened]}, repos: [a/b]}}", "write issue, if that is meant"),
+        ("on: {gateway-dispatch: {issue: {types: [opened]}, repos: [a/b, c/d], orgs: [A]}}", "c/d is in none of orgs"),
+        ("on: {gateway-dispatch: {issue: [opened], repos: [a/b]}}", "write issue: {types: [assigned]}"),
         ("on: {gateway-dispatch: {linear: []}}", "no nonempty list"),
         ("on: {gateway-dispatch: {linear: [issue-created, issue-created]}}", "distinct"),
         ("on: {gateway-dispatch: {linear: [nothing]}}", "is no trigger of it"),
-        ("on: {gateway-dispatch: {linear: {triggers: [issue-created], filter: {}}}}", "unknown members"),
-        ("on: {gateway-dispatch: {linear: {triggers: [issue-created], filters: {labels: [a]}}}}", "no such filter"),
+        (
+            "on: {gateway-dispatch: {linear: {triggers: [issue-created], filter: {}}}}",
+            "linear.filter: line 1: is no member",
+        ),
+        (
+            "on: {gateway-dispatch: {linear: {triggers: [issue-created], filters: {labels: [a]}}}}",
+            "use one of issues, projects",
+        ),
         ("on: {gateway-dispatch: {linear: {triggers: [issue-created], filters: {teams: [t]}}}}", "no such filter"),
         ("on: {gateway-dispatch: {linear: {triggers: [issue-created], filters: {projects: []}}}}", "is empty"),
         ("on: {linear-issue-created: {filters: {projects: [p]}}}", "has options"),
@@ -304,13 +315,42 @@ def test_a_repository_opts_in(checkout: Path) -> None:
         "{}",
         '{"gateway-dispatch": "true"}',
         "[]",
-        "{",
-        '{"gateway-dispatch": true, "gateway-dispatch": true}',
     ):
         (checkout / "aw.json").write_text(content)
         assert "has not opted in" in file_problems(consumer)
+    for content in ("{", '{"gateway-dispatch": true, "gateway-dispatch": true}'):
+        (checkout / "aw.json").write_text(content)
+        assert "aw.json: : is no strict JSON" in file_problems(consumer)
     (checkout / "aw.json").unlink()
     assert "has not opted in" in file_problems(consumer)
+
+
+def test_one_cause_is_one_problem(checkout: Path) -> None:
+    """A connector that cannot be read is not reported a second time as one that is not imported, nor a broken selector as none."""
+    consumer = checkout / "linear-issue-created.md"
+    connector = checkout / "connectors/linear.md"
+    text = connector.read_text()
+    for broken in (text.replace("nativeEvents", "nativeEvent", 1), text.replace("---", "", 1), None):
+        if broken is None:
+            connector.unlink()
+        else:
+            connector.write_text(broken)
+        with pytest.raises(ConfigError) as caught:
+            compile_file(consumer, "acme/app")
+        assert {Path(problem.file).name for problem in caught.value.problems} == {"linear.md"}
+    assert refused("on: {gateway-dispatch: {issue: {types: [opened]}, repos: [b]}}").count("line 1") == 1
+
+
+def test_what_was_left_to_fill_in_is_refused(checkout: Path) -> None:
+    consumer = checkout / "linear-issue-created.md"
+    consumer.write_text(re.sub(r"teams: .*", 'teams: ["..."]', consumer.read_text()))
+    at = consumer.read_text().splitlines().index('      teams: ["..."]') + 1
+    assert f"imports.linear.with.teams: line {at}: is still the placeholder" in file_problems(consumer)
+
+
+def test_an_empty_workflow_is_refused(checkout: Path) -> None:
+    (checkout / "linear-issue-created.lock.yml").write_text("\n")
+    assert "linear-issue-created.lock.yml is empty" in file_problems(checkout / "linear-issue-created.md")
 
 
 def test_every_problem_of_a_checkout_at_once(checkout: Path) -> None:

@@ -11,16 +11,17 @@ import click
 from gateway import enrolling, enrollments
 from gateway.changes import changes
 from gateway.cli.options import config_option, json_option, show_problems
-from gateway.compile import compile_file, encode
+from gateway.compile import compile_file, encode, root_of
 from gateway.errors import ConfigError
-from gateway.settings import load_base
+from gateway.profiles import load_profiles
+from gateway.settings import data_folder, load_base
 
 EXIT_REFUSED = 1
 
 
 @click.command(
     "compile",
-    epilog="Example: gateway compile .github/workflows/triage.md --repo acme/widgets -o subscriptions/enrolled/triage.json",
+    epilog="Example: gateway compile .github/workflows/triage.md --repo acme/widgets -o triage.json",
 )
 @click.argument("consumer", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--repo", "repository", required=True, help="OWNER/NAME of the repository that runs the workflow.")
@@ -50,6 +51,7 @@ def compile_(
     """Compile CONSUMER.md into subscription documents, one a connector; print them, or write them with -o.
 
     The documents are JSON as they are; --json concerns what --check says.
+    Exit 1: the workflow does not compile, or --check found a difference. 2: usage or configuration.
     """
     try:
         documents = compile_file(
@@ -64,6 +66,7 @@ def compile_(
     except ConfigError as error:
         show_problems(error)
         raise SystemExit(EXIT_REFUSED) from None
+    _note(consumer, documents)
     if check:
         rows = _compared(documents, config)
         if as_json:
@@ -75,13 +78,8 @@ def compile_(
         for document in documents:
             click.echo(encode(document), nl=False)
         return
-    if len(documents) > 1:
-        output.mkdir(parents=True, exist_ok=True)
-        files = [output / f"{document['connector']}.json" for document in documents]
-    else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        files = [output]
-    for file, document in zip(files, documents, strict=True):
+    for file, document in zip(_files(output, documents), documents, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
         _write(file, encode(document))
         click.echo(f"{file}: {document['digest']}", err=True)
 
@@ -92,6 +90,35 @@ def _write(file: Path, data: bytes) -> None:
         file.write_bytes(data)
     else:
         enrolling.replace_file(file.resolve(), data)
+
+
+def _files(output: Path, documents: Sequence[Mapping[str, Any]]) -> list[Path]:
+    if len(documents) > 1:
+        if output.suffix == ".json" and not output.is_dir():
+            names = ", ".join(document["connector"] for document in documents)
+            raise click.BadParameter(f"several connectors ({names}) make a file each: name a folder", param_hint="-o")
+        return [output / f"{document['connector']}.json" for document in documents]
+    return [output]
+
+
+def _note(consumer: Path, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Say on standard error what is no mistake here and yet would keep the workflow from starting."""
+    known = load_profiles(data_folder("profiles"))
+    for document in documents:
+        for name, trigger in document["triggers"].items():
+            strange = [profile for profile in trigger["verificationProfile"] if profile not in known]
+            for profile in strange:
+                click.echo(f"note: {name} wants the profile {profile}, and none has that name", err=True)
+            if not any("canonicalUrl" in part for part in (trigger, *trigger.get("variants", []))):
+                click.echo(f"note: {name} has no URL of its own: enroll it with --url-template", err=True)
+    file = root_of(consumer) / documents[0]["workflow"]
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return  # its hash was given
+    if documents[0]["event_type"] not in text:
+        told = f"under on.repository_dispatch.types it wants {documents[0]['event_type']}"
+        click.echo(f"note: {documents[0]['workflow']} would not start: {told}; then compile again", err=True)
 
 
 def _compared(made: Sequence[Mapping[str, Any]], config: Path) -> list[dict[str, Any]]:

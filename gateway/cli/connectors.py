@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,33 +24,47 @@ def connectors() -> None:
 @connectors.command("list", epilog="Example: gateway connectors list --json")
 @json_option
 def list_(*, as_json: bool) -> None:
-    """List the shipped connectors and their triggers. GitHub's families need none: see gateway connectors show github."""
+    """List the shipped connectors and their triggers, and GitHub's own families, which need no connector."""
     shipped = load_connectors()
     if as_json:
         click.echo(json.dumps({"connectors": [summary(one) for one in shipped.values()]}))
         return
     for one in shipped.values():
         click.echo(f"{one.id:14} {', '.join(one.triggers)}")
+    click.echo(f"{families.CONNECTOR:14} {', '.join([*families.FAMILIES, families.SLASH_COMMAND])}")
 
 
-@connectors.command(epilog="Example: gateway connectors show linear")
+@connectors.command(
+    epilog="Example: gateway connectors show linear --markdown > .github/workflows/connectors/linear.md"
+)
 @click.argument("name", shell_complete=complete.connectors)
+@click.option("--markdown", is_flag=True, help="Print the declaration itself, for a workflow to import.")
 @json_option
-def show(name: str, *, as_json: bool) -> None:
-    """Show the triggers of connector NAME and what its import wants."""
-    if name == families.CONNECTOR and not as_json:
+def show(name: str, *, markdown: bool, as_json: bool) -> None:
+    """Show the triggers of connector NAME and what its import wants; of one of your own by its FILE.md."""
+    if name == families.CONNECTOR:
+        if as_json or markdown:
+            raise click.UsageError("GitHub's families have no declaration; see: gateway connectors show github")
         _families()
         return
     one = _named(name)
+    if markdown:
+        click.echo((Path(name) if _is_file(name) else _folder() / f"{name}.md").read_text(encoding="utf-8"), nl=False)
+        return
     if as_json:
         click.echo(json.dumps({"connectors": [summary(one)]}))
         return
-    click.echo(f"{one.id}: {', '.join(profiles_of(one))}")
+    click.echo(f"{one.id}: for sources of the profile {' or '.join(profiles_of(one))}")
     for trigger, raw in one.triggers.items():
         filters = ", ".join(raw.get("filters", {}))
         click.echo(f"  {trigger:26} {', '.join(raw['nativeEvents'])}" + (f"  filters: {filters}" if filters else ""))
     shipped = load_profiles(data_folder("profiles"))
-    unbound = scaffold.needed(one, shipped[profiles_of(one)[0]])
+    known = next((shipped[profile] for profile in profiles_of(one) if profile in shipped), None)
+    if known is None:
+        raise click.UsageError(
+            f"{name}: no profile is named {' or '.join(profiles_of(one))}; see: gateway profiles list"
+        )
+    unbound = scaffold.needed(one, known)
     click.echo("bindings, as imports of a workflow:")
     for key, spec in one.import_schema.items():
         kind = "unbound" if key in unbound else "optional"
@@ -60,7 +75,8 @@ def show(name: str, *, as_json: bool) -> None:
     for key in rest:
         click.echo(f"  {key:26} string, unbound")
     words = " ".join(f"--bind {key}=VALUE" for key in unbound)
-    click.echo(f"bind them: gateway connectors config {one.id} {words}")
+    if not _is_file(name):
+        click.echo(f"bind them: gateway connectors config {one.id} {words}")
 
 
 @connectors.command(
@@ -147,14 +163,30 @@ def _profile(one: Connector | None, name: str | None) -> Profile:
 
 def load_connectors() -> dict[str, Connector]:
     """The shipped connectors by id."""
-    files = sorted((data_folder("subscriptions") / "connectors").glob("*.md"))
+    files = sorted(_folder().glob("*.md"))
     return {file.stem: load_connector(file.read_bytes(), file.name) for file in files}
 
 
+def _folder() -> Path:
+    return data_folder("subscriptions") / "connectors"
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".md")
+
+
 def _named(name: str) -> Connector:
+    """Load a shipped connector by its name, or one's own by its file. Raises ConfigError for a file that is wrong."""
+    if _is_file(name):
+        try:
+            return load_connector(Path(name).read_bytes(), name)
+        except OSError as error:
+            raise click.UsageError(f"{name} cannot be read: {error}") from None
     shipped = load_connectors()
     if name not in shipped:
-        raise click.UsageError(f"unknown connector {name}; see: gateway connectors list")
+        raise click.UsageError(
+            f"unknown connector {name}: give the FILE.md of your own, or one of {', '.join(shipped)}"
+        )
     return shipped[name]
 
 

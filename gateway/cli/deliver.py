@@ -20,12 +20,16 @@ from gateway.cli import complete
 from gateway.cli.explain import read_headers
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
-from gateway.errors import Unavailable
+from gateway.delivery import RawDelivery
+from gateway.errors import Rejection, Unavailable
+from gateway.explain import completed
 from gateway.pointers import parse
+from gateway.pointers import resolve as resolve_pointer
 from gateway.profiles import Profile, Source
 from gateway.samples import fitting, shipped
-from gateway.settings import Base, load_base, resolve, text_problem
+from gateway.settings import Base, enrollments, load_base, resolve, text_problem
 from gateway.signing import fill, prepare, sign
+from gateway.subscriptions import build_index
 from gateway.verify import secret_problem
 
 TIMEOUT_S = 30.0
@@ -41,7 +45,7 @@ TIMEOUT_S = 30.0
 @click.option(
     "--headers",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Headers for it: a JSON object, or a list of [name, value] pairs.",
+    help="Headers for it: a JSON object, or a list of [name, value] pairs. Those that are signed or name the event are supplied.",
 )
 @click.option(
     "--key",
@@ -73,7 +77,7 @@ def deliver(
     if source not in base.sources:
         raise click.UsageError(f"{source} is none of {', '.join(base.sources)}")
     target = base.sources[source]
-    sample, now = _sample(target, file, headers), time.time()
+    sample, now = _sample(base, target, file, headers), time.time()
     try:
         secret = _secret(base, source)
         sent, body = prepare(target.profile, sample, secret, now)
@@ -91,7 +95,7 @@ def deliver(
         click.echo(json.dumps({"deliveries": [row]}))
     else:
         click.echo(f"{status} {delivery or '(no Gateway-Delivery)'}" + (f" {answer}" if answer else ""))
-        if delivery and 200 <= status < 300:
+        if delivery:
             click.echo(f"what became of it: gateway explain {delivery} --config {config}", err=True)
     raise SystemExit(0 if 200 <= status < 300 else 3 if status >= 500 else 1)
 
@@ -119,7 +123,7 @@ def _private(file: Path | None) -> RSAPrivateKey | Ed25519PrivateKey | None:
     return key
 
 
-def _sample(source: Source, file: Path | None, headers: Path | None) -> dict[str, Any]:
+def _sample(base: Base, source: Source, file: Path | None, headers: Path | None) -> dict[str, Any]:
     profile = source.profile
     own = shipped(profile)
     if file is None:
@@ -128,6 +132,8 @@ def _sample(source: Source, file: Path | None, headers: Path | None) -> dict[str
         sample = {"claims": fitting(own, source).get("claims", {})} | _given(file, profile, own)
     given = {name.decode(): value.decode() for name, value in read_headers(headers)}
     sample["headers"] = {name.lower(): value for name, value in sample.get("headers", {}).items()} | given
+    if not sample.pop("whole", True):
+        sample["headers"] = _event_header(base, source, sample, given) | given
     return sample
 
 
@@ -140,7 +146,31 @@ def _given(file: Path, profile: Profile, shipped: Mapping[str, Any]) -> dict[str
         return document
     if isinstance(document, dict) and profile.freshness is not None and profile.freshness.at.startswith("/"):
         _set(document, profile.freshness.at, f"$now_{profile.freshness.unit}")
-    return {"headers": shipped.get("headers", {}), "body": document}
+    return {"headers": shipped.get("headers", {}), "body": document, "whole": False}
+
+
+def _event_header(base: Base, source: Source, sample: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a body alone: a shipped sample's, but the event's by the body's shape, as `explain` supplies it."""
+    event = source.profile.event
+    headers = {name: value for name, value in sample["headers"].items() if name != event.header}
+    if event.header is None or event.header in given:
+        return headers
+    enrolled, _ = enrollments(base)
+    raw = RawDelivery("deliver", source.name, time.time(), (), b"", json.dumps(sample["body"]).encode())
+    try:
+        _, added = completed(raw, source.profile, build_index(enrolled, base.sources).wanted(source.name))
+    except Rejection as error:
+        raise click.BadParameter(f"is refused: {error.reason}", param_hint="--file") from None
+    if event.header in added:
+        return headers | {event.header: added[event.header]}
+    if event.shapes and f"header:{event.header}" in event.parts:
+        raise click.UsageError(
+            f"the body may be of several events: name its own in the header {event.header}, with --headers"
+        )
+    said = resolve_pointer(sample["body"], parse(event.header_equals)) if event.header_equals else None
+    if not isinstance(said, str) or event.header_values:
+        said = sample["headers"].get(event.header)
+    return headers | ({event.header: said} if said else {})
 
 
 def _set(document: Any, pointer: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import click
 
-from gateway import audit, enrolling, enrollments
+from gateway import audit, enrolling, enrollments, log
 from gateway.cli import complete, walk
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
@@ -22,6 +23,7 @@ from gateway.settings import enrollments as known
 from gateway.store import Store
 from gateway.subscriptions import Subscription, load_subscription
 from gateway.suspension import PENDING
+from gateway.words import SETTLED
 
 CHECK_S = 5.0  # how long a spelling check may hold up an enrollment that needs nothing of GitHub
 CHECKED = 20
@@ -63,6 +65,7 @@ def enroll(
     and resumes a suspended subscription. With --interactive nothing has to be given: a walk asks for the workflow or the
     document and the rest, on a terminal. Exit 1: refused; 2: usage or configuration; 3: GitHub was needed and is away.
     """
+    log.configure(logging.ERROR)  # what the comparison warns of is told below
     if interactive:
         if file or source or installation or as_json or any(value is not None for value in given.values()):
             raise click.UsageError("--interactive asks for everything; give it --config alone")
@@ -119,8 +122,11 @@ def _enroll(base: Base, file: Path, source: str, installation: int, given: Mappi
         if any(problem.key.startswith("github.") for problem in error.problems):
             raise  # ours, not the document's
         refuse("; ".join(f"{p.file}: {p.key or 'document'} {p.problem} ({p.fix})" for p in error.problems))
-    except (enrolling.Refused, GitHubRefusal) as refused:
+    except enrolling.Refused as refused:
         refuse(str(refused))
+    except GitHubRefusal as refused:
+        context = f"{refused.reason}, asked for installation {installation} and {subscription.repository}"
+        refuse(f"{SETTLED.get(refused.reason, 'GitHub said no.')} ({context})")
     later = "opt-in and workflow are compared with the default branch when the gateway"
     unknown = f"{later} reaches it; were it suspended, it stays so"
     with waiting("comparing with the default branch", quiet=as_json):
@@ -155,13 +161,19 @@ def _tell_row(row: Row, digest: str, *, waits: bool) -> None:
                 f"note: {row.digest} concerns the same workflow and is active; revoke it if you replace it", err=True
             )
         else:
-            click.echo(f"note: {row.digest} concerns the same workflow: {row.state} ({row.reason})", err=True)
+            click.echo(
+                f"note: {row.digest} concerns the same workflow: {row.state} ({row.reason}). {SETTLED.get(row.reason or '', '')}".rstrip(),
+                err=True,
+            )
     elif row.reason == PENDING:
         click.echo(
             "note: it waits until the default branch has its workflow and opt-in; see: gateway reconcile", err=True
         )
     elif row.state != "active":
-        click.echo(f"warning: it is {row.state}: {row.reason}. Mend that, then enroll it again", err=True)
+        click.echo(
+            f"warning: it is {row.state}: {row.reason}. {SETTLED.get(row.reason or '', '')} Mend that, then enroll it again",
+            err=True,
+        )
     elif row.agrees is None and row.reason != "attested":
         click.echo("warning: the default branch could not be read, so nothing was compared", err=True)
 
@@ -179,7 +191,7 @@ def _tell(done: enrolling.Done, source: str, *, resumed: bool, as_json: bool) ->
         row = {"digest": done.digest, "source": source, "document": str(done.document), "entry": str(done.entry)}
         click.echo(json.dumps({"enrollments": [row | {"replaced": done.replaced, "resumed": resumed}]}))
     else:
-        word = "resumed" if resumed else "enrolled already" if done.known else "enrolled"
+        word = "resumed" if resumed else "changed" if done.changed else "enrolled already" if done.known else "enrolled"
         click.echo(f"{word} {done.digest} from {source}: {done.document}, {done.entry}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from gateway.delivery import RawDelivery
 from gateway.errors import Rejection, printable
 from gateway.explain import Explanation
 from gateway.explain import explain as explain_delivery
-from gateway.settings import enrollments, load_base
+from gateway.settings import Base, enrollments, load_base
+from gateway.signing import fill
 from gateway.subscriptions import build_index
+from gateway.words import SETTLED, about_test, words
 
 NEXT = {
     "asked": "gateway asks; gateway answer {0} yes|no",
@@ -31,7 +34,9 @@ NEXT = {
 @click.argument("delivery", required=False)
 @click.option("--source", shell_complete=complete.sources, help="The source that the saved delivery came to.")
 @click.option(
-    "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="The saved body, as it came."
+    "--file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The saved body, as it came; or a sample with headers and body, as gateway deliver takes it.",
 )
 @click.option(
     "--headers",
@@ -46,8 +51,8 @@ def explain(
     """Explain the DELIVERY with this id from its record, or a saved one with --source and --file.
 
     For a saved one nothing is asked of anybody: proof and age are taken as good, and every enrolled trigger of the
-    source is shown as matched, or with the first test that was not true and where it looked. Exit 1 where no record has
-    the id.
+    source is shown as matched, or with the first test that was not true and where it looked. Whether it came before, and
+    whether a subscription is suspended, only a record says. Exit 1 where no record has the id.
     """
     if delivery is not None and source is None and file is None:
         _recorded(config, delivery, as_json=as_json)
@@ -64,12 +69,36 @@ def _saved(config: Path, source: str, file: Path, headers: Path | None, *, as_js
     enrolled, problems = enrollments(base)
     for problem in problems:
         click.echo(f"left out: {problem}", err=True)
-    raw = RawDelivery("explain", source, time.time(), read_headers(headers), b"", file.read_bytes())
+    pairs, body = _read(file)
+    raw = RawDelivery("explain", source, time.time(), (*pairs, *read_headers(headers)), b"", body)
     found = explain_delivery(raw, base.sources[source], build_index(enrolled, base.sources))
     if as_json:
         click.echo(json.dumps({"outcome": found.outcome, "reason": found.reason, "explanations": found.to_json()}))
         return
-    _show(found)
+    _show(found, _workflows(base))
+
+
+def _read(file: Path) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
+    """Return a file's headers and body: of a sample both, its placeholders filled, else the bytes as they are."""
+    content = file.read_bytes()
+    try:
+        document = json.loads(content)
+    except ValueError:
+        return (), content
+    if not (isinstance(document, dict) and isinstance(document.get("headers"), dict) and "body" in document):
+        return (), content
+    sample = fill({"headers": document["headers"], "body": document["body"]}, time.time(), str(uuid.uuid4()))
+    pairs = tuple((name.lower().encode(), str(value).encode()) for name, value in sample["headers"].items())
+    return pairs, json.dumps(sample["body"]).encode()
+
+
+def _workflows(base: Base) -> dict[str, str]:
+    """Whose trigger a digest stands for, to read: repository and workflow file."""
+    enrolled, _ = enrollments(base)
+    return {
+        one.subscription.digest: f"{one.subscription.repository} {one.subscription.workflow.rpartition('/')[2]}"
+        for one in enrolled
+    }
 
 
 def read_headers(file: Path | None) -> tuple[tuple[bytes, bytes], ...]:
@@ -94,34 +123,46 @@ def read_headers(file: Path | None) -> tuple[tuple[bytes, bytes], ...]:
         raise click.BadParameter("has a lone surrogate, which no header can hold", param_hint="--headers") from None
 
 
-def _show(found: Explanation) -> None:
-    click.echo(f"{found.outcome}" + (f": {found.reason}" if found.reason else ""))
+def _show(found: Explanation, workflows: Mapping[str, str]) -> None:
+    click.echo(_ended(found.outcome, found.reason))
     if found.supplied:
         click.echo(f"supplied, since it was not saved: {', '.join(found.supplied)}")
     items = {item for item, _ in found.considered}
     for item, one in found.considered:
+        row = {"digest": one.digest, "trigger": one.trigger, "matched": one.matched}
         prefix = f"item {item}  " if len(items) > 1 else ""
-        click.echo(
-            prefix + line(one.digest, one.trigger, {"matched": one.matched, "test": one.test, "pointer": one.pointer})
-        )
+        click.echo(prefix + line(row | {"test": one.test, "pointer": one.pointer}, workflows))
     for digest, reason in (found.inactive or {}).items():
-        click.echo(f"{digest[:19]}  not active: {reason}")
+        click.echo(f"{_whose(digest, workflows)}  not active: {reason}")
     if not found.considered and not found.inactive:
         click.echo("no subscription of this source was looked at")
 
 
-def line(digest: str, trigger: str, row: Mapping[str, Any]) -> str:
-    """One trigger's line."""
+def _ended(outcome: str, reason: str | None) -> str:
+    """Outcome and reason, in words and with what to do."""
+    if reason is None:
+        return outcome
+    told = words(outcome, reason)
+    return f"{outcome}: {reason}" + "".join(f"\n    {text}" for text in (told.why, told.fix) if text)
+
+
+def _whose(digest: str, workflows: Mapping[str, str]) -> str:
+    return f"{digest[:19]}  {workflows.get(digest, '(no longer enrolled)')}"
+
+
+def line(row: Mapping[str, Any], workflows: Mapping[str, str]) -> str:
+    """One trigger's line: whose it is, and the first test that was not true."""
+    start = f"{_whose(row['digest'], workflows)}  {row['trigger']}: "
     if row["matched"]:
-        return f"{digest[:19]}  {trigger}: matched"
+        return start + "matched"
     where = f" at {row['pointer']}" if row["pointer"] else ""
-    return printable(f"{digest[:19]}  {trigger}: not true: {row['test']}{where}")
+    told = about_test(row["test"])
+    return printable(f"{start}not true: {row['test']}{where}" + (f" ({told})" if told else ""))
 
 
 def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
-    from gateway.console import words  # noqa: PLC0415 (the other commands start faster without the console)
-
-    record = ask(load_base(config), lambda store: one_delivery(store, delivery))
+    base = load_base(config)
+    record = ask(base, lambda store: one_delivery(store, delivery))
     if record is None:
         click.echo(f"no record has the id {delivery}; see: gateway deliveries", err=True)
         raise SystemExit(1)
@@ -130,14 +171,12 @@ def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
         body = {"outcome": record["outcome"], "reason": record["reason"], "explanations": rows}
         click.echo(json.dumps(body | {"source": record["source"], "dispatches": record["dispatches"]}))
         return
-    reason = f": {record['reason']}" if record["reason"] else ""
-    click.echo(f"{record['source']} {record['outcome']}{reason}")
-    if (told := words.REASONS.get(record["reason"] or "")) is not None:
-        click.echo(f"    {told.why} {told.fix}".rstrip())
+    click.echo(f"{record['source']} {_ended(record['outcome'], record['reason'])}")
+    workflows = _workflows(base)
     if record.get("first"):
         click.echo(f"first delivery {record['first']}")
     for row in rows:
-        click.echo(line(row["digest"], row["trigger"], row))
+        click.echo(line(row, workflows))
     for item in record.get("items", ()):
         click.echo(f"item {item['index']}  rejected: {item['reason']}")
     for one in record["dispatches"]:
@@ -145,7 +184,7 @@ def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
         admitted = f"run admitted {moment(one['admitted_at'])}" if one["admitted"] else "no run admitted"
         tries = f"{one['attempts']} attempt{'s' if one['attempts'] != 1 else ''}"
         click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {admitted}")
-        if one["reason"] in words.SETTLED:
-            click.echo(f"    {words.SETTLED[one['reason']]}")
+        if one["reason"] in SETTLED:
+            click.echo(f"    {SETTLED[one['reason']]}")
         if one["status"] in NEXT:
             click.echo(f"    next: {NEXT[one['status']].format(one['id'])}")

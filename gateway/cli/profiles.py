@@ -8,6 +8,15 @@ from gateway.cli import complete
 from gateway.cli.options import json_option
 from gateway.profiles import JwtProof, Profile, load_profiles
 from gateway.settings import data_folder
+from gateway.subscriptions import facts_of
+
+PROOFS = {
+    "mac": "an HMAC-SHA256 with a shared secret",
+    "ed25519": "an Ed25519 signature, whose public key is the secret",
+    "shared-secret": "the secret itself, sent in a header",
+    "jwt": "a signed token; the provider publishes its keys",
+    "client-state": "the secret itself, in each item of the body",
+}
 
 
 @click.group()
@@ -39,14 +48,31 @@ def show(name: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"profiles": [summary(profile)]}))
         return
-    click.echo(f"{profile.title}: {profile.proof.scheme}\n{profile.secret_help}\n{profile.retries}".strip())
-    for url in profile.docs:
-        click.echo(f"  {url}")
+    click.echo(f"{profile.title}: {profile.proof.scheme}")
+    for label, value in _lines(profile):
+        click.echo(f"  {label:9} {value}")
     click.echo("\n" + example(profile))
     for key, pointer in profile.identity.items():
         kind = "optional" if key in profile.identity_optional else "needed"
         where = pointer if pointer.startswith("/") else f"the token's {pointer.removeprefix('@')}"
         click.echo(f"# identity.{key}, {kind}: in a delivery {where}")
+
+
+def _lines(profile: Profile) -> list[tuple[str, str]]:
+    """What an operator and the author of a declaration look up, each with its label."""
+    optional = profile.identity_optional
+    identity = [
+        f"{name} at {part}" + (" (optional)" if name in optional else "") for name, part in profile.identity.items()
+    ]
+    return [
+        ("proof", PROOFS[profile.proof.scheme]),
+        ("secret", profile.secret_help or "none"),
+        ("identity", ", ".join(identity) or "none: the secret alone binds the sender"),
+        ("event", " . ".join(profile.event.parts)),
+        ("facts", ", ".join(f"@{name}" for name in sorted(facts_of(profile)))),
+        ("retries", profile.retries or "not known"),
+        *(("see", url) for url in profile.docs),
+    ]
 
 
 def summary(profile: Profile) -> dict[str, object]:
@@ -58,6 +84,8 @@ def summary(profile: Profile) -> dict[str, object]:
         "scheme": profile.proof.scheme,
         "identity": [name for name in profile.identity if name not in optional],
         "identity_optional": list(profile.identity_optional),
+        "event": list(profile.event.parts),
+        "facts": sorted(facts_of(profile)),
         "secrets": not isinstance(profile.proof, JwtProof),
         "docs": list(profile.docs),
     }
@@ -67,7 +95,7 @@ def example(profile: Profile) -> str:
     """A source of this profile as TOML, its values left for the operator to fill in."""
     lines = [f"[sources.{profile.name}-acme]", f'profile = "{profile.name}"']
     if not isinstance(profile.proof, JwtProof):
-        lines.append(f'secrets = ["env:{profile.name.upper().replace("-", "_")}_SECRET"]')
+        lines.append(f'secrets = ["env:{profile.name.upper().replace("-", "_")}_WEBHOOK_SECRET"]')
     required = [name for name in profile.identity if name not in profile.identity_optional]
     if required:
         lines.append("identity = { " + ", ".join(f'{name} = ["..."]' for name in required) + " }")

@@ -10,6 +10,7 @@ from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
 from gateway.errors import printable
 from gateway.settings import load_base
+from gateway.words import SETTLED
 
 
 @click.command(epilog="Example: gateway subscriptions --config gateway.toml --json")
@@ -28,8 +29,14 @@ def subscriptions(config: Path, *, as_json: bool) -> None:
         click.echo(json.dumps({"subscriptions": [row.to_json() for row in rows]}))
         return
     for row in rows:
-        click.echo(f"{row.state:10} {row.digest or '(no digest)'}  {row.source or '-'} > {row.repository or '-'}")
-        vouched = ", attested: nobody reads what runs" if row.attested else ""
-        click.echo("           " + printable(row.file + vouched + (f": {row.reason}" if row.reason else "")))
+        click.echo(lines(row))
     if not rows:
         click.echo("nothing is enrolled; see: gateway enroll --help", err=True)
+
+
+def lines(row: enrollments.Row) -> str:
+    """One subscription's two lines: whose it is and its state, then its file and why."""
+    why = [row.reason, SETTLED.get(row.reason)] if row.reason else []
+    vouched = ", attested: nobody reads what runs" if row.attested else ""
+    first = f"{row.state:10} {row.digest or '(no digest)'}  {row.source or '-'} > {row.repository or '-'}"
+    return f"{first}\n           " + printable(": ".join([row.file + vouched, *filter(None, why)]))

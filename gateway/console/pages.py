@@ -12,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway import audit, log
+from gateway import audit, log, words
 from gateway.app import Gateway
-from gateway.console import words
 from gateway.console.acts import Acts
 from gateway.console.api import Wrong, read_body
 from gateway.console.picture import draw

@@ -715,13 +715,24 @@ def workflows(checkout: Path) -> dict[str, bytes]:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m gateway.doubles.github", description="A double of GitHub's REST API."
+        prog="python -m gateway.doubles.github",
+        description=__doc__,
+        epilog="Example: python -m gateway.doubles.github --port 8090 --app-id 123456 --public-key app.pub "
+        "--installation 48213991=acme/app",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--app-id", type=int, required=True)
     parser.add_argument("--public-key", type=Path, required=True, help="PEM file of the App's public key")
-    parser.add_argument("--installation", type=_installation, action="append", default=[], metavar="ID=OWNER/NAME")
+    parser.add_argument(
+        "--installation",
+        type=_installation,
+        action="append",
+        default=[],
+        metavar="ID=OWNER/NAME",
+        help="an installation and a repository of it; may be repeated",
+    )
     told = "what the default branch holds: the workflows of a folder, read at start"
     parser.add_argument(
         "--checkout", type=_checkout, action="append", default=[], metavar="OWNER/NAME=FOLDER", help=told

@@ -79,7 +79,8 @@ def _credential(name: str, settings: SourceSettings, provider: Provider) -> str 
     if oauth is not None:
         return OAuthClient(oauth.token_url, oauth.client_id, resolve(oauth.client_secret).decode(), oauth.scope)
     raise WireProblem(
-        f"sources.{name}.api_token (or api_oauth) is not set: {provider.title} needs {provider.permission}"
+        f"sources.{name}.api_token (or api_oauth) is not set: {provider.title} needs {provider.permission}. "
+        "By hand: docs/providers.md#one-by-one"
     )
 
 

@@ -79,9 +79,9 @@ def test_explaining_by_id_says_what_became_of_it(config: Path) -> None:
     text = gateway(config, "explain", forwarded["id"]).stdout
     assert f"dispatch {dispatch['id']}  queued, 0 attempts, no run admitted" in text
     refused = json.loads(gateway(config, "deliveries", "--outcome", "rejected", "--json").stdout)["deliveries"][0]
-    first, why = gateway(config, "explain", refused["id"]).stdout.splitlines()
+    first, _, fix = gateway(config, "explain", refused["id"]).stdout.splitlines()
     assert first == "linear-acme rejected: signature"
-    assert "Compare the secret with the provider's" in why
+    assert "Compare the secret with the provider's" in fix
     assert gateway(config, "explain", "\ud800").exit_code in {1, 3}
 
 

@@ -8,7 +8,9 @@ import urllib.request
 import pytest
 
 from gateway.audit import KEPT
+from gateway.cli.subscriptions import lines
 from gateway.compile import encode
+from gateway.enrollments import Row
 from gateway.settings import load_configuration
 from gateway.subscriptions import event_type_for, seal
 from tests.cli.desk import DIGEST, EXAMPLES, LINEAR, Desk
@@ -104,6 +106,53 @@ def test_a_changed_document_takes_the_old_ones_place_only_by_enrolling(desk: Des
     shutil.copy(LINEAR, newer)
     assert desk.enroll(newer).exit_code == 0
     assert [(row["digest"], row["state"]) for row in desk.rows()] == [(DIGEST, "active")]
+
+
+def test_another_grant_of_a_rolled_over_workflow_takes_the_place_of_the_one_before(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three digests under one file name: the old workflow, the new one, the new one with another grant."""
+    monkeypatch.setenv("NOT_SET_HERE", "secret-value")
+    (desk.folder / "sub").mkdir()
+    name = desk.folder / "sub" / LINEAR.name
+    new = "sha256:" + "7" * 64
+    made = []
+    for teams in (["t1"], ["t2"]):
+        grants = {"organizations": ["11111111-1111-4111-8111-111111111111"], "teams": teams}
+        shutil.copy(desk.document(workflow_hash=new, grants=grants), name)
+        made.append(json.loads(name.read_bytes())["digest"])
+        assert desk.enroll().exit_code == 0
+        result = desk.enroll(name)
+        assert result.exit_code == 0, result.output
+    assert f"takes the place of {made[0]}" in result.output
+    assert {row["digest"]: row["state"] for row in desk.rows()} == {DIGEST: "active", made[1]: "active"}
+    assert {one.subscription.digest for one in load_configuration(desk.config).enrolled} == {DIGEST, made[1]}
+    (desk.folder / "third").mkdir()
+    other = desk.folder / "third" / LINEAR.name
+    shutil.copy(desk.document(workflow_hash=new, repository="acme/other", event_type=None), other)
+    assert desk.enroll(other).exit_code == 1
+
+
+def test_a_reason_is_listed_in_words() -> None:
+    row = Row(DIGEST, "linear-acme", "acme/app", "suspended", "workflow-missing", "triage.json")
+    assert lines(row).endswith("triage.json: workflow-missing: The default branch has no such workflow file.")
+
+
+def test_an_option_that_is_changed_is_said_to_be(desk: Desk) -> None:
+    assert "already" not in desk.enroll().output
+    assert desk.enroll(LINEAR, "linear-acme", "--mode", "ask").output.splitlines()[-1].startswith("changed ")
+    assert "enrolled already" in desk.enroll().output
+
+
+def test_before_the_first_start_it_is_said_when_the_default_branch_is_compared(desk: Desk) -> None:
+    assert "compared with the default branch when the gateway starts" in desk.enroll().output
+
+
+def test_an_unknown_installation_is_told_in_words(desk: Desk, github: str) -> None:
+    desk.configure(github)
+    result = desk.run("enroll", desk.document(repository_id=None), "--source", "linear-acme", "--installation", "7")
+    assert result.exit_code == 1
+    assert "The App is no longer installed there. (installation-gone, asked for installation 7" in result.output
 
 
 def test_another_subscription_under_the_same_name_is_refused(desk: Desk) -> None:

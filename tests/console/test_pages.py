@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import console
-from gateway.console import words
+from gateway import console, words
 from gateway.console.picture import COLUMNS, draw
 from gateway.health import Row
 from gateway.samples import load_samples

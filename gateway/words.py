@@ -77,13 +77,16 @@ REASONS: dict[str, Words] = {
 }
 
 TESTS: dict[str, str] = {
+    "event": "another kind of event",
     "grant": "the scope value is not granted",
     "match": "an exact value differs",
     "types": "a value is missing or of another type",
     "variants": "no or more than one payload shape applies",
-    "filter": "a filter that the workflow set does not hold",
+    "resources": "the scope value is not granted",
+    "filters": "a filter that the workflow set does not hold",
     "url": "the provider's URL disagrees with the built one",
     "envelope": "it would make no valid envelope",
+    "suspended": "the subscription is suspended",
 }
 
 DISPATCH: dict[str, str] = {

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEPLOY := .venv-deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run demo-once test lint lint-deploy docs-reference format chaos bench clean
+.PHONY: help venv run demo-once test lint lint-deploy docs-reference format chaos bench bench-check bench-peers clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,8 +61,20 @@ format: venv ## Let ruff rewrite what it can
 chaos: venv ## Inject every fault many times under load, audit, print a table; ROUNDS=10 ENGINE=uvicorn
 	$(BIN)/python -m tests.e2e.chaos --rounds $(or $(ROUNDS),10) --engine $(or $(ENGINE),hypercorn)
 
-bench: venv ## Measure the receive path on this machine
-	@set -e; for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: venv ## Compare the product with its peers, interleaved: receive, dispatch, memory, start; PAIRS=5 (an hour)
+	$(BIN)/python bench/receive.py --pairs $(or $(PAIRS),5)
+	$(BIN)/python bench/dispatch.py
+	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/index.py
+	$(BIN)/python bench/triggers.py
+	$(BIN)/python bench/predicates_agree.py
+
+bench-check: venv ## Fail where a ratio of the receive path is below its floor by more than its own spread
+	$(BIN)/python bench/receive.py --check --pairs $(or $(PAIRS),5)
+
+bench-peers: venv ## Install the peers that make bench compares with, below bench/peers
+	npm install --prefix bench/peers --no-audit --no-fund
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target bench/peers/python -r bench/peers/requirements.txt
 
 clean: ## Remove the venv, caches and build output
 	rm -rf $(VENV) $(DEPLOY) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -119,7 +119,9 @@ async def test_a_store_that_goes_away_while_reading_is_said(server: PrivateValke
         await store.close()
 
 
-async def test_a_page_of_a_hundred_thousand_records_looks_at_a_part_of_them(store: Store, server: PrivateValkey) -> None:
+async def test_a_page_of_a_hundred_thousand_records_looks_at_a_part_of_them(
+    store: Store, server: PrivateValkey
+) -> None:
     """Ten sources as full as they get."""
     number = 0
     with server.client() as client:

@@ -11,8 +11,9 @@ from pydantic_core import PydanticUndefined
 
 from gateway import store
 from gateway.cli import main as command
+from gateway.environment import data_folder
 from gateway.profiles import load_profiles
-from gateway.settings import Enrollment, Settings, SourceSettings, data_folder
+from gateway.settings import Enrollment, Settings, SourceSettings
 
 TARGET = Path(__file__).with_name("reference.md")
 HEAD = """# Reference

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import log, notices
 from gateway.admission import Admission
 from gateway.admission_route import admission_route
+from gateway.configuration import Configuration
 from gateway.delivery import Outcome, RawDelivery
 from gateway.errors import Rejection, Unavailable
 from gateway.events import Event, read
@@ -27,7 +28,6 @@ from gateway.match import MAX_CONSIDERED, Considered, Match, match, most_telling
 from gateway.overload import LARGE_BYTES, Overload, Overloaded
 from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
-from gateway.settings import Configuration
 from gateway.store import Admit, AdmitItem, Admitted, QueueEntry, Store, uuid7
 from gateway.structs import struct
 from gateway.suspension import SUSPENDED, Suspensions, without_suspended

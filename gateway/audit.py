@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from gateway import log
+from gateway.configuration import Base, Configuration
+from gateway.environment import operator
 from gateway.errors import ConfigError, Unavailable
-from gateway.settings import Base, Configuration, operator
 from gateway.storage import opened
 from gateway.store import Store, uuid7
 

@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.embedded import following
+from gateway.environment import data_folder
 from gateway.profiles import JwtProof, Profile, load_profiles
 from gateway.samples import load_samples
-from gateway.settings import data_folder
 from gateway.signing import fill, prepare, sign
 
 APP_ID, INSTALLATION, KID = 1001, 5001, "demo-key"

@@ -16,11 +16,13 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from gateway.addresses import loopback
+from gateway.configuration import Configuration, load_configuration
+from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, GitHubAway, GitHubRefusal, open_session
 from gateway.keys import fetch_jwks
 from gateway.profiles import JwtProof
-from gateway.settings import Configuration, load_configuration, references, resolve
+from gateway.settings import references
 from gateway.storage import opened
 from gateway.store import Store
 from gateway.subscriptions import Enrolled

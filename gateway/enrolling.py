@@ -23,8 +23,9 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.items import Array
 
+from gateway.configuration import Base, EnrollmentFile, read_text
 from gateway.enrollments import Document, Entry, documents, entries
-from gateway.settings import Base, Enrollment, EnrollmentFile, read_text
+from gateway.settings import Enrollment
 from gateway.subscriptions import Enrolled, Subscription, activation_problem
 
 ASIDE: Final = ".replaced.json"

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gateway import files, strict_json
+from gateway.configuration import Base, enrollments, folder_files, read_entries
 from gateway.errors import ConfigError, Rejection, printable
-from gateway.settings import Base, Enrollment, enrollments, folder_files, read_entries
+from gateway.settings import Enrollment
 from gateway.subscriptions import MAX_BYTES, Enrolled, Subscription, build_index, load_subscription
 from gateway.suspension import state_of
 

@@ -18,9 +18,10 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from gateway import log
+from gateway.environment import resolve
 from gateway.errors import Unavailable
 from gateway.profiles import JwtProof, Source
-from gateway.settings import Settings, SourceSettings, resolve
+from gateway.settings import Settings, SourceSettings
 from gateway.strict_json import loads
 from gateway.verify import KeyRing, Secret
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from gateway import audit, log
 from gateway.app import Gateway
+from gateway.configuration import Configuration, folder_stamp, load_configuration
 from gateway.errors import ConfigError
-from gateway.settings import Configuration, Settings, folder_stamp, load_configuration
+from gateway.settings import Settings
 
 AT_START = (
     *(("server", key) for key in ("bind", "admin_bind", "workers", "engine", "trusted_proxies")),

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import aiohttp
 
 from gateway import log, wire
+from gateway.configuration import Configuration
 from gateway.errors import Unavailable
-from gateway.settings import Configuration
 from gateway.store import Notice, Store, uuid7
 from gateway.wire import Row, Wiring
 

@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.environment import data_folder
 from gateway.pointers import parse, resolve
 from gateway.profiles import ClientStateProof, Ed25519Proof, JwtProof, Profile, Source
-from gateway.settings import data_folder
 from gateway.signing import prepare, sign
 
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from gateway import log
+from gateway.configuration import Configuration
 from gateway.errors import Unavailable
 from gateway.github import GitHubApp, GitHubRefusal
 from gateway.profiles import Source
-from gateway.settings import GITHUB_ACTIONS_BOT, Configuration
+from gateway.settings import GITHUB_ACTIONS_BOT
 from gateway.store import Store
 
 REMEMBER_S: Final = 400 * 86_400

@@ -22,10 +22,12 @@ import uvloop
 from gateway import asks, connections, hangup, log
 from gateway.admission import Admission
 from gateway.app import Gateway, public_app
+from gateway.configuration import Base, Configuration, load_configuration
 from gateway.console import admin_app
 from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher, Settled
 from gateway.engines import ENGINES, hypercorn
+from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.health import Lookout
@@ -37,7 +39,6 @@ from gateway.reload import Reloader, log_inactive
 from gateway.renewal import Renewer
 from gateway.rollover import Rollover
 from gateway.sender import sender_id, with_sender
-from gateway.settings import Base, Configuration, load_configuration, resolve
 from gateway.storage import open_store
 from gateway.store import Store
 from gateway.subscriptions import Enrolled

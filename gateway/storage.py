@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from gateway.configuration import Base, Configuration
 from gateway.embedded import Embedded
 from gateway.errors import ConfigError
-from gateway.settings import Base, Configuration
 from gateway.store import Store
 
 

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import aiohttp
 
 from gateway import log, wire
+from gateway.configuration import Configuration
 from gateway.errors import Unavailable
 from gateway.github import GitHubApp, GitHubRefusal
-from gateway.settings import Configuration
 from gateway.store import Store, uuid7
 
 TICK_S = 60.0

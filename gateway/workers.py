@@ -21,9 +21,9 @@ from pathlib import Path
 import uvloop
 
 from gateway import connections, hangup, log, server
+from gateway.configuration import Configuration, load_configuration
 from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Unavailable
-from gateway.settings import Configuration, load_configuration
 
 PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 EARLY_S = 5.0  # an end this soon after the first start is a refusal to start

@@ -23,11 +23,12 @@ from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher
 from gateway.doubles import github, oidc
 from gateway.envelope import EnvelopeEvent
+from gateway.environment import data_folder
 from gateway.github import GitHubApp, open_session
 from gateway.keys import Jwks
 from gateway.reconcile import Reconciler
 from gateway.rollover import Rollover
-from gateway.settings import AdmissionSettings, data_folder
+from gateway.settings import AdmissionSettings
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
 from gateway.subscriptions import Enrolled, event_type_for, load_subscription, seal
 from tests.valkey import PrivateValkey

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from gateway.cli import main
-from gateway.settings import Configuration, data_folder, load_configuration
+from gateway.configuration import Configuration, load_configuration
+from gateway.environment import data_folder
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
 
 KEY = rsa.generate_private_key(65537, 2048)

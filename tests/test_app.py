@@ -15,14 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.app import Gateway, public_app
+from gateway.configuration import Configuration, load_configuration
 from gateway.console import admin_app
 from gateway.deliveries import delivery_query
 from gateway.demo import KID, make_secret
+from gateway.environment import data_folder
 from gateway.errors import Unavailable
 from gateway.profiles import JwtProof, load_profile
 from gateway.samples import load_samples
 from gateway.sender import with_sender
-from gateway.settings import Configuration, data_folder, load_configuration
 from gateway.signing import fill, prepare, sign
 from gateway.store import Store
 from gateway.subscriptions import build_index, load_subscription, seal

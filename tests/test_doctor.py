@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from gateway.configuration import load_configuration
 from gateway.demo import public_jwk
 from gateway.doctor import Finding, certificate, examine, skew
 from gateway.doubles.github import Running, running
-from gateway.settings import load_configuration
 from gateway.store import Store
 from tests.operating import APP_ID, LINEAR, PUBLIC, admit, gateway, write
 from tests.valkey import PrivateValkey

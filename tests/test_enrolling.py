@@ -14,9 +14,10 @@ import pytest
 
 from gateway import enrolling
 from gateway.compile import encode
+from gateway.configuration import Base, enrollments, load_base, load_configuration
 from gateway.enrollments import entries, rows
+from gateway.environment import data_folder
 from gateway.errors import ConfigError
-from gateway.settings import Base, data_folder, enrollments, load_base, load_configuration
 from gateway.subscriptions import event_type_for, load_subscription, seal
 
 LINEAR = data_folder("subscriptions") / "examples" / "linear-issue-created.json"

@@ -11,10 +11,11 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.demo import KID, public_jwk
+from gateway.environment import data_folder
 from gateway.errors import Unavailable
 from gateway.keys import Jwks, Keys, SecretValue, fetch_jwks
 from gateway.profiles import Source, load_profiles
-from gateway.settings import Settings, data_folder
+from gateway.settings import Settings
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 

@@ -11,11 +11,12 @@ import pytest
 from aiohttp import web
 from standardwebhooks.webhooks import Webhook
 
+from gateway.environment import data_folder
 from gateway.health import Asked, Look, Lookout, Row, SourceHealth
 from gateway.metrics import Gauges, Metrics
 from gateway.notify import Notifier, notices
 from gateway.profiles import load_profiles
-from gateway.settings import Notifications, data_folder
+from gateway.settings import Notifications
 from gateway.store import Admit, AdmitItem, Depth, Dispatch, Flow, QueueEntry, Store
 from tests.valkey import PrivateValkey
 

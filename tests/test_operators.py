@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import pytest
 
 from gateway import asks, audit, dispatcher, github, letters
-from gateway.settings import data_folder, load_configuration
+from gateway.configuration import load_configuration
+from gateway.environment import data_folder
 from gateway.store import Store, uuid7
 from tests.operating import LINEAR, admit, gateway, write
 from tests.valkey import PrivateValkey

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from gateway import strict_json
 from gateway.app import Gateway
+from gateway.configuration import Configuration
+from gateway.environment import data_folder
 from gateway.errors import Rejection
 from gateway.events import read
 from gateway.overload import Backlog, Bounds, Failures, Overload, Overloaded, Share, client_address, networks
 from gateway.profiles import load_profiles
-from gateway.settings import Configuration, data_folder
 from gateway.store import Store
 from tests.test_app import SAMPLES, Driver, FixedKeys, configuration, valkey  # noqa: F401 (fixtures)
 from tests.valkey import PrivateValkey

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.environment import data_folder
 from gateway.profiles import JwtProof, load_profiles
-from gateway.settings import SourceSettings, data_folder
+from gateway.settings import SourceSettings
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "providers").glob("*.md"))

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from gateway import configuration
 from gateway import reload as reload_module
-from gateway import settings
+from gateway.configuration import Configuration, load_configuration
+from gateway.environment import data_folder
 from gateway.reload import Reloader
-from gateway.settings import Configuration, data_folder, load_configuration
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 LINEAR, GITHUB = EXAMPLES / "linear-issue-created.json", EXAMPLES / "github-issue-opened.json"
@@ -153,7 +154,7 @@ async def test_a_folder_that_cannot_be_looked_at_ends_nothing(config: Path, monk
     gateway: Any = Gateway(load_configuration(config))
     gateway.store = None
     reloader = Reloader(gateway, poll_s=0.02)
-    looks, look = [], settings.folder_stamp
+    looks, look = [], configuration.folder_stamp
 
     def blind(folder: Path) -> Any:
         looks.append(folder)

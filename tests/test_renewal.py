@@ -10,10 +10,12 @@ import pytest
 from aiohttp import web
 
 from gateway import notices, wire
+from gateway.configuration import Configuration, load_configuration
 from gateway.delivery import RawDelivery
 from gateway.doubles import providers
+from gateway.environment import data_folder
 from gateway.renewal import LOOK_S, Renewer
-from gateway.settings import Configuration, SourceSettings, data_folder, load_configuration
+from gateway.settings import SourceSettings
 from gateway.store import Store
 from gateway.usage import Usage
 from gateway.verify import ItemProof, VerifiedDelivery

@@ -7,10 +7,10 @@ import pytest
 
 from gateway.delivery import RawDelivery
 from gateway.demo import make_secret
+from gateway.environment import data_folder
 from gateway.events import read
 from gateway.profiles import Source, load_profiles
 from gateway.samples import fitting, load_samples, sample_for, shipped, signed_sample
-from gateway.settings import data_folder
 from gateway.verify import KeyRing, Secret, verify
 
 PROFILES = load_profiles(data_folder("profiles"))

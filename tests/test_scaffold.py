@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
-from gateway.settings import data_folder, load_configuration
+from gateway.configuration import load_configuration
+from gateway.environment import data_folder
 from tests.operating import write
 
 SUBSCRIPTIONS = data_folder("subscriptions")

@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from gateway.addresses import check_https
+from gateway.configuration import load_configuration
+from gateway.environment import check_reference, data_folder, resolve
 from gateway.errors import ConfigError
-from gateway.settings import MODES, check_reference, data_folder, load_configuration, resolve
+from gateway.settings import MODES
 
 GOOD = """
 [store]

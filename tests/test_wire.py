@@ -12,8 +12,8 @@ from aiohttp import web
 from gateway import wire
 from gateway.doubles import providers
 from gateway.doubles.providers import CLIENT, TOKEN, Running
+from gateway.environment import data_folder
 from gateway.errors import Unavailable
-from gateway.settings import data_folder
 from gateway.subscriptions import Subscription, load_subscription
 from gateway.wire import Api, OAuthClient, Row, Want, WireProblem, WireRefused
 from gateway.wire.api import bearer

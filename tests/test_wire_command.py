@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
+from gateway.configuration import load_configuration
+from gateway.environment import data_folder
 from gateway.profiles import load_profiles
-from gateway.settings import data_folder, load_configuration
 from gateway.store import Store
 from gateway.wire import BY_PROFILE, instructions, want_for
 from tests.operating import gateway, write

@@ -12,7 +12,7 @@ from gateway.asks import answer as answer_ask
 from gateway.cli import complete
 from gateway.cli.dead import moment, sources, urls
 from gateway.cli.options import config_option, json_option
-from gateway.settings import Configuration, load_configuration
+from gateway.configuration import Configuration, load_configuration
 from gateway.storage import opened
 
 TOLD = {

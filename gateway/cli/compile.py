@@ -12,9 +12,10 @@ from gateway import enrolling, enrollments
 from gateway.changes import changes
 from gateway.cli.options import config_option, json_option, show_problems
 from gateway.compile import compile_file, encode, root_of
+from gateway.configuration import load_base
+from gateway.environment import data_folder
 from gateway.errors import ConfigError
 from gateway.profiles import load_profiles
-from gateway.settings import data_folder, load_base
 
 EXIT_REFUSED = 1
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
+from gateway.configuration import load_base
+from gateway.environment import data_folder, default_path
 from gateway.errors import ConfigError
-from gateway.settings import data_folder, default_path, load_base
 
 
 def sources(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -11,9 +11,10 @@ from gateway import families, scaffold
 from gateway.cli import complete
 from gateway.cli.options import json_option
 from gateway.declarations import Connector, load_connector
+from gateway.environment import check_reference, data_folder
 from gateway.errors import ConfigError, Problem
 from gateway.profiles import JwtProof, Profile, load_profiles
-from gateway.settings import NAME, check_reference, data_folder
+from gateway.settings import NAME
 
 
 @click.group()

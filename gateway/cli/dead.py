@@ -16,8 +16,8 @@ from gateway import audit
 from gateway.cli import complete
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
+from gateway.configuration import Configuration, load_configuration
 from gateway.letters import Wanted, about
-from gateway.settings import Configuration, load_configuration
 from gateway.storage import opened
 from gateway.store import Dispatch, Store
 

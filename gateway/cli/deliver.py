@@ -20,14 +20,15 @@ from gateway.cli import complete
 from gateway.cli.explain import read_headers
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
+from gateway.configuration import Base, enrollments, load_base
 from gateway.delivery import RawDelivery
+from gateway.environment import resolve, text_problem
 from gateway.errors import Rejection, Unavailable
 from gateway.explain import completed
 from gateway.pointers import parse
 from gateway.pointers import resolve as resolve_pointer
 from gateway.profiles import Profile, Source
 from gateway.samples import fitting, shipped
-from gateway.settings import Base, enrollments, load_base, resolve, text_problem
 from gateway.signing import fill, prepare, sign
 from gateway.subscriptions import build_index
 from gateway.verify import secret_problem

@@ -10,9 +10,9 @@ import click
 from gateway.cli import complete
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
+from gateway.configuration import load_base
 from gateway.deliveries import delivery_row, export
 from gateway.delivery import Outcome
-from gateway.settings import load_base
 from gateway.store import Store
 
 

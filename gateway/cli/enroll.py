@@ -15,11 +15,13 @@ from gateway.cli import complete, walk
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
 from gateway.cli.store import ask_if_there
+from gateway.configuration import Base, load_base
+from gateway.configuration import enrollments as known
+from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, GitHubRefusal, Repository, open_session
 from gateway.reconcile import Reconciler, Row
-from gateway.settings import MODES, Base, load_base, resolve
-from gateway.settings import enrollments as known
+from gateway.settings import MODES
 from gateway.store import Store
 from gateway.subscriptions import Subscription, load_subscription
 from gateway.suspension import PENDING

@@ -14,12 +14,12 @@ from gateway.cli import complete
 from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
+from gateway.configuration import Base, enrollments, load_base
 from gateway.deliveries import one_delivery
 from gateway.delivery import RawDelivery
 from gateway.errors import Rejection, printable
 from gateway.explain import Explanation
 from gateway.explain import explain as explain_delivery
-from gateway.settings import Base, enrollments, load_base
 from gateway.signing import fill
 from gateway.subscriptions import build_index
 from gateway.words import SETTLED, about_test, words

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from gateway.environment import default_path
 from gateway.errors import ConfigError
-from gateway.settings import default_path
 
 config_option = click.option(
     "--config",

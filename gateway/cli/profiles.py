@@ -6,8 +6,8 @@ import click
 
 from gateway.cli import complete
 from gateway.cli.options import json_option
+from gateway.environment import data_folder
 from gateway.profiles import JwtProof, Profile, load_profiles
-from gateway.settings import data_folder
 from gateway.subscriptions import facts_of
 
 PROOFS = {

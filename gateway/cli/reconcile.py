@@ -11,9 +11,9 @@ import click
 from gateway import audit, log
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
+from gateway.configuration import Configuration, load_configuration
 from gateway.errors import ConfigError, Problem
 from gateway.reconcile import Reconciler, Row
-from gateway.settings import Configuration, load_configuration
 from gateway.storage import open_store
 
 

@@ -10,7 +10,7 @@ import click
 
 from gateway import audit
 from gateway.cli.options import config_option, json_option
-from gateway.settings import Configuration, load_configuration
+from gateway.configuration import Configuration, load_configuration
 from gateway.storage import opened
 from gateway.store import Admit, AdmitItem, uuid7
 

@@ -8,7 +8,7 @@ import click
 from gateway import audit, enrolling
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
-from gateway.settings import load_base
+from gateway.configuration import load_base
 
 
 @click.command(epilog="Example: gateway revoke sha256:0f3c... --config gateway.toml")

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from gateway.configuration import Base, Configuration
 from gateway.errors import ConfigError, Unavailable
-from gateway.settings import Base, Configuration
 from gateway.store import Store
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ import click
 from gateway import enrollments
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
+from gateway.configuration import load_base
 from gateway.errors import printable
-from gateway.settings import load_base
 from gateway.words import SETTLED
 
 

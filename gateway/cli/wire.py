@@ -13,9 +13,9 @@ from gateway.cli import complete
 from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
+from gateway.configuration import Configuration, load_configuration
 from gateway.github import open_session
 from gateway.health import last_good
-from gateway.settings import Configuration, load_configuration
 from gateway.storage import opened
 from gateway.store import uuid7
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from gateway import asks, audit
+from gateway.configuration import Configuration
 from gateway.console.session import Operator
 from gateway.keys import Keys
 from gateway.samples import sample_for, signed_sample
-from gateway.settings import Configuration
 from gateway.store import Store
 
 MOST = 10_000

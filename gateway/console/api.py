@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from gateway.configuration import Configuration
 from gateway.console.acts import Acts
 from gateway.console.guard import is_local
 from gateway.console.session import Operator, Operators
 from gateway.deliveries import delivery_page, one_delivery
 from gateway.errors import Unavailable
 from gateway.health import Asked, Look, Lookout, SourceHealth
-from gateway.settings import Configuration
 from gateway.store import Dispatch, Store
 
 BODY_BYTES = 65_536

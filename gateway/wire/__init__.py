@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from gateway.configuration import Configuration
+from gateway.environment import resolve
 from gateway.profiles import Source
-from gateway.settings import Configuration, SourceSettings, resolve
+from gateway.settings import SourceSettings
 from gateway.wire import azure_devops, github, gitlab, jira, linear, microsoft_graph
 from gateway.wire.api import Api, OAuthClient, WireRefused
 from gateway.wire.engine import BAD, apply, due, fingerprint, look, mark_name, renew, to_do

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from gateway.audit import KEPT
 from gateway.cli import main
 from gateway.compile import encode
-from gateway.settings import data_folder
+from gateway.environment import data_folder
 from gateway.subscriptions import seal
 
 EXAMPLES = data_folder("subscriptions") / "examples"

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gateway.cli import main
+from gateway.environment import data_folder
 from gateway.errors import Unavailable
-from gateway.settings import data_folder
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
-from gateway.settings import data_folder
+from gateway.environment import data_folder
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 TWO = """---

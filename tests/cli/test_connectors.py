@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
+from gateway.environment import data_folder
 from gateway.profiles import load_profiles
-from gateway.settings import data_folder
 from gateway.subscriptions import facts_of
 
 EXAMPLES = data_folder("subscriptions") / "examples/.github/workflows"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import load_configuration
+from gateway.configuration import load_configuration
 from gateway.store import Store, uuid7
 from tests.operating import admit, gateway, write
 from tests.valkey import PrivateValkey

@@ -10,8 +10,8 @@ import pytest
 from gateway.audit import KEPT
 from gateway.cli.subscriptions import lines
 from gateway.compile import encode
+from gateway.configuration import load_configuration
 from gateway.enrollments import Row
-from gateway.settings import load_configuration
 from gateway.subscriptions import event_type_for, seal
 from tests.cli.desk import DIGEST, EXAMPLES, LINEAR, Desk
 

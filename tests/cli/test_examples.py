@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
-from gateway.settings import data_folder
+from gateway.environment import data_folder
 from tests.operating import LINEAR, write
 from tests.test_reference import leaves
 from tests.valkey import PrivateValkey

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
+from gateway.environment import data_folder
 from gateway.samples import load_samples
-from gateway.settings import data_folder
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 SAMPLES = data_folder("subscriptions") / "samples"

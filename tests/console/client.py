@@ -8,12 +8,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gateway.app import Gateway, public_app
+from gateway.configuration import Configuration, load_configuration
 from gateway.console import admin_app
 from gateway.demo import make_secret
+from gateway.environment import data_folder
 from gateway.health import Lookout
 from gateway.profiles import JwtProof, load_profiles
 from gateway.samples import load_samples
-from gateway.settings import Configuration, data_folder, load_configuration
 
 TOKEN = "an-operators-token-of-some-length"
 

@@ -4,8 +4,8 @@ import aiohttp
 import pytest
 
 from gateway.app import Gateway
+from gateway.configuration import Configuration
 from gateway.keys import Keys
-from gateway.settings import Configuration
 from gateway.store import Store
 from tests.console.client import Client, write_configuration
 from tests.valkey import PrivateValkey

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from gateway.demo import INSTALLATION, Stage
-from gateway.settings import data_folder
+from gateway.environment import data_folder
 from gateway.subscriptions import event_type_for, seal
 from tests.e2e.test_console import Complaints, browser, log_in, problems
 

@@ -17,7 +17,7 @@ import pytest
 
 from gateway.demo import Stage
 from gateway.doubles import oidc
-from gateway.settings import data_folder
+from gateway.environment import data_folder
 from gateway.subscriptions import seal
 
 NODE = shutil.which("node")

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from gateway.demo import KID, Stage, make_secret
-from gateway.settings import data_folder
+from gateway.environment import data_folder
 
 pytestmark = pytest.mark.e2e
 EXAMPLES = data_folder("subscriptions") / "examples"

@@ -21,7 +21,7 @@ from aiohttp import web
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from gateway.demo import stop
-from gateway.settings import data_folder
+from gateway.environment import data_folder
 from gateway.tracing import root_span_id
 from tests.e2e.otlp import Receiver, receiving
 from tests.e2e.test_destination import BOT, NODE, Destination

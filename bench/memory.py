@@ -11,6 +11,7 @@
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import hashlib
 import hmac
@@ -91,7 +92,8 @@ async def fill(url: str, lanes: list[str], count: int) -> None:
         event = {"filters": filters, "id": event_id(target), "types": ["issue-opened"], "url": target}
         entry = QueueEntry(lanes[number % len(lanes)], json.dumps(event, separators=(",", ":")), "")
         delivery, now = uuid7(), time.time()
-        dedupe = (f"id:{uuid.uuid4()}", f"body:{hashlib.sha256(str(number).encode()).hexdigest()}")
+        digest = base64.urlsafe_b64encode(hashlib.sha256(str(number).encode()).digest()).rstrip(b"=").decode()
+        dedupe = (f"id:{uuid.uuid4()}", f"body:{digest}")
         item = AdmitItem(dedupe, 259_200, None, (entry,))
         kept = json.dumps({"id": delivery, "source": "github-acme", "received_at": now, "outcome": "forwarded"})
         await opened.admit(Admit("github-acme", delivery, (item,), kept, now))

@@ -93,7 +93,7 @@ ROWS = (
     Row(Side(workers=2), GATEWAY, 8, 128, goals=(("rps", 1.6),)),
     Row(Side(fsync="always"), GATEWAY, goals=(("rps", 0.85),), floors=(("rps", 0.70),)),
     Row(Side(enrolled=10_000), Side(enrolled=10), goals=(("cpu", 1.5),), floors=(("cpu", 1.5),)),
-    Row(Side(forged=True), GATEWAY, goals=(("cpu", 0.6),), floors=(("cpu", 0.7),)),
+    Row(Side(forged=True), GATEWAY, goals=(("cpu", 0.6),), floors=(("cpu", 0.75),)),
     Row(FAST, Side("ceiling", "uvicorn")),
     Row(FAST, GATEWAY, floors=(("cpu", 0.75),)),
     Row(FAST, Side("node"), goals=(("rps", 1.0),)),

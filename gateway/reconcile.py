@@ -104,12 +104,14 @@ class Reconciler:
         try:
             suspended = await self._store.suspended()
             for key, group in _groups(enrolled).items():
+                if (
+                    self._clock() - self._looked.get(key, -REREAD_S) < REREAD_S
+                ):  # asks the store nothing: a workflow may have many
+                    settled = False
+                    continue
                 active = [one for one in group if one.subscription.digest not in suspended]
                 new = frozenset([one.subscription.digest for one in active if await self._is_new(one)])
                 if not new and len({one.subscription.workflow_hash for one in active}) < 2:
-                    continue
-                if self._clock() - self._looked.get(key, -REREAD_S) < REREAD_S:
-                    settled = False
                     continue
                 self._looked[key] = self._clock()
                 rows = await self._settle(group, frozenset(), new)

@@ -54,6 +54,17 @@ async def test_a_thousand_concurrent_admissions_share_their_round_trips(
     assert calls(valkey, "evalsha", "eval") - before < 150  # 999, were each to make its own
 
 
+async def test_of_many_deliveries_one_writes_that_the_source_is_known(
+    driver: Driver,  # noqa: F811
+    valkey: PrivateValkey,  # noqa: F811
+) -> None:
+    await post_all(driver, [numbered(driver, 1)], 200)
+    driver.gateway.store._known.clear()  # as a minute later
+    before = calls(valkey, "sadd")
+    await post_all(driver, [numbered(driver, number) for number in range(2, 200)], 200, at_once=198)
+    assert calls(valkey, "sadd") - before == 1
+
+
 async def test_a_forged_delivery_asks_the_store_for_nothing(
     driver: Driver,  # noqa: F811
     valkey: PrivateValkey,  # noqa: F811

@@ -318,6 +318,22 @@ async def test_an_entry_that_cannot_be_read_yet_stays_as_it_is_and_an_attested_o
     assert home.github.double.calls["repository"] == 0
 
 
+async def test_a_workflow_that_was_just_looked_at_is_not_asked_for_again(home: House) -> None:
+    home.github.double.script(home.one.subscription.repository, {"status": 500}, on="repository")
+    listed = list(home.enrolled.values())
+
+    def asked() -> int:
+        with home.valkey.client() as client:
+            found: int = client.info("commandstats")["cmdstat_get"]["calls"]
+            return found
+
+    assert not await home.reconciler._settle_new(listed)
+    before = asked()
+    for _ in range(5):
+        assert not await home.reconciler._settle_new(listed)
+    assert asked() == before  # a thousand subscriptions of one workflow would ask a thousand times a second
+
+
 async def test_enrolling_where_nothing_can_be_read(home: House) -> None:
     name, new = home.one.subscription.repository, enrolled_with(NEW)
     await home.store.suspend(home.digest, "opt-in-revoked")

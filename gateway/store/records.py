@@ -88,6 +88,7 @@ class Records:
         self._writing: set[asyncio.Task[None]] = set()  # what `close` has to wait for
         self._last = 0.0
         self._known: dict[str, float] = {}
+        self._knowing = asyncio.Lock()
         self.dropped = 0
 
     async def record(self, source: str, record: str) -> None:
@@ -141,8 +142,6 @@ class Records:
 
     async def know(self, source: str) -> None:
         """Remember that this source has something stored; now and then, so that an admission costs no second round trip."""
-        if self.knows(source):
-            return
 
         async def work(redis: Any) -> None:
             pipe = redis.pipeline(transaction=False)
@@ -150,8 +149,10 @@ class Records:
             pipe.expire(SOURCES_KEY, SOURCES_S)
             await pipe.execute()
 
-        await self._client.call(work)
-        self._known[source] = time.monotonic() + KNOWN_S
+        async with self._knowing:  # of many deliveries at once, one asks
+            if not self.knows(source):
+                await self._client.call(work)
+                self._known[source] = time.monotonic() + KNOWN_S
 
     def knows(self, source: str) -> bool:
         """Tell whether `know` was called lately."""

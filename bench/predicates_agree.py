@@ -18,7 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gateway.predicates import Evidence, compile_predicate, evaluate, explain
+from gateway.evidence import Evidence
+from gateway.predicates import compile_predicate, evaluate, explain
 from tests.reference_predicates import reference
 
 SCALARS = ["a", "b", "1", "a;b", "b; a", "", "a\ud800", "é", 0, 1, 2, -1, 1.0, 1.5, 0.0, -0.0, True, False, None]

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import rfc8785
 
+from gateway.evidence import NAME, usable_text
 from gateway.pointers import MISSING
-from gateway.predicates import NAME, usable_text
 
 MAX_URL_BYTES: Final = 2048
 _MAX_INTEGER: Final = 10**64  # the reader's bound; also keeps str() of an integer from ever raising

@@ -13,8 +13,9 @@ from typing import Any, Final
 from gateway import canonical
 from gateway.envelope import EnvelopeEvent, sendable
 from gateway.events import Event
+from gateway.evidence import Evidence, exactly, parse_reference
 from gateway.pointers import MISSING, resolve
-from gateway.predicates import Evidence, evaluate, exactly, explain, parse_reference
+from gateway.predicates import evaluate, explain
 from gateway.profiles import Source
 from gateway.structs import struct
 from gateway.subscriptions import Enrolled, Index, value_key

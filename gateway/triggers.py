@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from gateway import canonical, pointers
 from gateway.canonical import Extraction, Template
-from gateway.predicates import Predicate, Reference, compile_predicate, parse_reference
+from gateway.evidence import Reference, parse_reference
+from gateway.predicates import Predicate, compile_predicate
 
 NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}\Z")
 PRIMITIVES: Final = ("string", "integer", "number", "boolean")

@@ -5,18 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.evidence import Evidence, exactly, usable_text
 from gateway.pointers import MISSING
-from gateway.predicates import (
-    MAX_DEPTH,
-    MAX_LITERAL_BYTES,
-    MAX_NODES,
-    Evidence,
-    compile_predicate,
-    evaluate,
-    exactly,
-    explain,
-    usable_text,
-)
+from gateway.predicates import MAX_DEPTH, MAX_LITERAL_BYTES, MAX_NODES, compile_predicate, evaluate, explain
 from tests.reference_predicates import reference
 
 LONE = "a\ud800"

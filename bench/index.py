@@ -19,13 +19,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gateway.app import project
-from gateway.compile import Import, Target, compile_documents, encode
+from gateway.compile import Target, compile_documents, encode
 from gateway.declarations import load_connector
 from gateway.delivery import RawDelivery
 from gateway.events import read
 from gateway.frontmatter import load_yaml
 from gateway.match import match
 from gateway.profiles import Source, load_profile
+from gateway.selections import Import
 from gateway.subscriptions import Enrolled, Index, build_index, event_type_for, load_subscription, seal
 from gateway.verify import assumed
 

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import families
-from gateway.compile import Import, Target, compile_documents, compile_file, encode
+from gateway.compile import Target, compile_documents, compile_file, encode
 from gateway.declarations import Connector, connector_from, load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import Document, load_frontmatter, load_yaml
+from gateway.selections import Import
 from gateway.subscriptions import load_subscription
 
 ROOT = Path(__file__).parent.parent

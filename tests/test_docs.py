@@ -14,12 +14,13 @@ from ruamel.yaml import YAML
 from gateway import envelope
 from gateway.cli import main
 from gateway.cli.connectors import load_connectors
-from gateway.compile import Import, Target, compile_documents
+from gateway.compile import Target, compile_documents
 from gateway.declarations import bind, connector_from
 from gateway.errors import ConfigError
 from gateway.frontmatter import Document, load_yaml
 from gateway.predicates import _Compiler
 from gateway.profiles import load_profiles
+from gateway.selections import Import
 from gateway.triggers import TRIGGER_FIELDS, compile_trigger
 from gateway.words import TESTS
 

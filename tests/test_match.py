@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import canonical, envelope, families, strict_json
-from gateway.compile import Import, Target, compile_documents, encode
+from gateway.compile import Target, compile_documents, encode
 from gateway.declarations import load_connector
 from gateway.errors import Rejection
 from gateway.events import Event
@@ -17,6 +17,7 @@ from gateway.frontmatter import load_yaml
 from gateway.match import Considered, Match, match, match_trigger, most_telling
 from gateway.pointers import parse
 from gateway.profiles import Source, load_profile
+from gateway.selections import Import
 from gateway.subscriptions import Enrolled, Index, build_index, load_subscription, seal
 
 ROOT = Path(__file__).parent.parent

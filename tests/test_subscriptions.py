@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import canonical, families
-from gateway.compile import MAX_FILE_BYTES, Import, Target, compile_documents, compile_file, encode
+from gateway.checkout import MAX_FILE_BYTES
+from gateway.compile import Target, compile_documents, compile_file, encode
 from gateway.declarations import load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import load_yaml
+from gateway.selections import Import
 from gateway.subscriptions import event_type_for, load_subscription, seal
 
 ROOT = Path(__file__).parent.parent

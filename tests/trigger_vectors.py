@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from gateway import families
-from gateway.compile import Import, Target, compile_documents, encode
+from gateway.compile import Target, compile_documents, encode
 from gateway.declarations import load_connector
 from gateway.delivery import RawDelivery
 from gateway.explain import Explanation, explain
 from gateway.frontmatter import load_yaml
 from gateway.pointers import MISSING, parse, resolve
 from gateway.profiles import Source, load_profile
+from gateway.selections import Import
 from gateway.subscriptions import Enrolled, Index, build_index, load_subscription
 
 ROOT = Path(__file__).parent.parent

@@ -10,8 +10,9 @@ import click
 
 from gateway import enrolling, enrollments
 from gateway.changes import changes
+from gateway.checkout import root_of
 from gateway.cli.options import config_option, json_option, show_problems
-from gateway.compile import compile_file, encode, root_of
+from gateway.compile import compile_file, encode
 from gateway.configuration import load_base
 from gateway.environment import data_folder
 from gateway.errors import ConfigError

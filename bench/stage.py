@@ -21,6 +21,7 @@ from gateway.subscriptions import event_type_for, seal  # noqa: E402
 SECRET = b"bench-secret-of-no-value-at-all-0000"
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
 
 
 def free_port() -> int:

@@ -24,7 +24,7 @@ from pydantic import (
 from gateway import files
 from gateway.environment import data_folder, resolve, text_problem
 from gateway.errors import ConfigError, Problem
-from gateway.profiles import JwtProof, Profile, Source, load_profiles
+from gateway.profiles import JwtProof, Profile, Source, load_profiles, profile_names
 from gateway.salvage import concerns, place_of, readable
 from gateway.settings import (
     MODES,
@@ -39,6 +39,7 @@ from gateway.subscriptions import MAX_BYTES, Enrolled, Index, Subscription, buil
 from gateway.verify import secret_problem
 
 MAX_TOML_BYTES = 16 * 1024 * 1024  # entries of some hundred thousand subscriptions
+NOTIFYING = "standard-webhooks"  # the profile that notifications are signed by
 LEAST_TOKEN = 16  # bytes of an operator's token
 Stamp = tuple[tuple[str, int, int, int], ...]  # name, time of change, size and inode of each file
 
@@ -168,7 +169,9 @@ def read_entries(file: Path) -> tuple[Enrollment, ...]:
 def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
     settings, told = _parse(path)
     problems: list[Problem] = []
-    profiles = load_profiles(data_folder("profiles"))
+    shipped = data_folder("profiles")
+    wanted = {source.profile for source in settings.sources.values()}
+    profiles = load_profiles(shipped, wanted | ({NOTIFYING} if settings.notifications else set()))
     sources: dict[str, Source] = {}
     for name, source in settings.sources.items():
         profile = profiles.get(source.profile)
@@ -176,7 +179,7 @@ def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
         if not re.fullmatch(NAME, name):
             problems.append(Problem(str(path), key, "is no source name", "use a-z, 0-9 and -, at most 63"))
         if profile is None:
-            problems.append(_unknown_profile(path, f"{key}.profile", source.profile, profiles))
+            problems.append(_unknown_profile(path, f"{key}.profile", source.profile, profile_names(shipped)))
             continue
         problems += _source_problems(path, key, source, profile)
         sources[name] = Source(
@@ -260,7 +263,7 @@ def _operator_problems(path: Path, settings: Settings, profiles: Mapping[str, Pr
     ]
     notifications = settings.notifications
     if notifications is not None and _unresolved(notifications.secret) is None:
-        error = secret_problem(profiles["standard-webhooks"].proof, resolve(notifications.secret))
+        error = secret_problem(profiles[NOTIFYING].proof, resolve(notifications.secret))
         if error is None and resolve(notifications.secret).startswith(b"whpk_"):
             error = "is a public key, which cannot sign"
         if error is not None:

@@ -22,7 +22,7 @@ import uvloop
 from gateway import asks, connections, hangup, log
 from gateway.admission import Admission
 from gateway.app import Gateway, public_app
-from gateway.configuration import Base, Configuration, load_configuration
+from gateway.configuration import NOTIFYING, Base, Configuration, load_configuration
 from gateway.console import admin_app
 from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher, Settled
@@ -262,9 +262,7 @@ async def notify(stack: AsyncExitStack, gateway: Gateway, lookout: Lookout, sess
     """Tell the operator's webhook what needs a person, where one is configured; ended by the stack."""
     settings, profiles = gateway.configuration.settings.notifications, gateway.configuration.profiles
     if settings is not None:
-        notifier = Notifier(
-            settings, profiles["standard-webhooks"], gateway.store, lookout, session, gateway.watch.metrics
-        )
+        notifier = Notifier(settings, profiles[NOTIFYING], gateway.store, lookout, session, gateway.watch.metrics)
         await stack.enter_async_context(notifier.running())
 
 

@@ -11,9 +11,10 @@ from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
 from gateway.configuration import Configuration, load_configuration
 from gateway.doctor import secrets
-from gateway.environment import resolve
+from gateway.environment import data_folder, resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import load_key
+from gateway.profiles import load_profiles
 
 
 @click.command(epilog="Example: gateway check --config /etc/gateway/gateway.toml")
@@ -59,7 +60,12 @@ def store_problems(loaded: Configuration) -> Sequence[Problem]:
 def further_problems(loaded: Configuration) -> list[Problem]:
     """What a start would refuse or leave inactive although the file itself can be read."""
     file, server = str(loaded.file), loaded.settings.server
-    problems = [
+    problems: list[Problem] = []
+    try:
+        load_profiles(data_folder("profiles"))  # those that no source has yet, too
+    except ConfigError as error:
+        problems += error.problems
+    problems += [
         Problem(file, f"enrollments ({one.subscription.digest})", f"cannot be active: {reason}", "correct or remove it")
         for one, reason in loaded.index.inactive
     ]

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gateway.cli import main
+from gateway.configuration import load_configuration
 from gateway.environment import data_folder
 from gateway.errors import Unavailable
 
@@ -48,6 +50,19 @@ def test_every_command_has_help_with_an_example() -> None:
             walk(child, (*path, name))
 
     walk(main, ())
+
+
+def test_a_start_reads_the_profiles_of_its_sources_and_check_all(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "profiles"
+    shutil.copytree(data_folder("profiles"), shipped)
+    (shipped / "linear.yaml").write_text("name: [")
+    monkeypatch.setattr("gateway.configuration.data_folder", lambda _: shipped)
+    monkeypatch.setattr("gateway.cli.check.data_folder", lambda _: shipped)
+    assert list(load_configuration(config).profiles) == ["github"]
+    status, text = run("check", "--config", str(config))
+    assert (status, "linear.yaml" in text) == (2, True)
 
 
 def test_check_says_good_or_lists_every_problem(config: Path) -> None:

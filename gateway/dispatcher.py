@@ -17,10 +17,10 @@ from typing import Literal, Protocol
 import orjson
 
 from gateway import envelope
+from gateway.answers import Answer, GitHubAway, GitHubRefusal
 from gateway.circuit import Circuit
 from gateway.envelope import EnvelopeEvent
 from gateway.errors import Unavailable
-from gateway.github import Answer, GitHubAway, GitHubRefusal
 from gateway.store import Batch, Store
 from gateway.subscriptions import Enrolled
 from gateway.suspension import SUPERSEDED

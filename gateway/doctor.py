@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from gateway.addresses import loopback
+from gateway.answers import GitHubAway, GitHubRefusal
 from gateway.configuration import Configuration, load_configuration
 from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
-from gateway.github import GitHubApp, GitHubAway, GitHubRefusal, open_session
+from gateway.github import GitHubApp, open_session
 from gateway.keys import fetch_jwks
 from gateway.profiles import JwtProof
 from gateway.settings import references

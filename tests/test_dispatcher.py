@@ -337,7 +337,7 @@ async def test_a_moved_repository_suspends_and_holds_what_follows(
 async def test_a_repository_that_is_gone_suspends(house: House) -> None:
     enrolled = house.enroll("acme/web")
     await house.app.token(11, "acme/web")
-    house.github.double._repos.clear()
+    house.github.double.world.repos.clear()
     await house.admit(enrolled)
     house.start()
     await until(lambda: bool(house.turns))
@@ -368,7 +368,7 @@ async def test_a_look_that_fails_suspends_nothing(house: House) -> None:
 
 async def test_a_renamed_repository_suspends_though_no_token_can_be_had(house: House) -> None:
     enrolled = house.enroll("acme/web")
-    house.github.double._repos["acme/web"].moved_to = "acme/site"
+    house.github.double.world.repos["acme/web"].moved_to = "acme/site"
     await house.admit(enrolled)
     house.start()
     await until(lambda: bool(house.turns))
@@ -537,7 +537,7 @@ async def test_a_thousand_subscriptions_share_one_dispatcher(house: House) -> No
     healthy = ("acme/api", "beta/app")
     await until(lambda: all(len(sent(one)) >= len(urls[one]) for one in healthy), 40)
     assert sent("acme/web") == []
-    house.github.double._scripts.clear()
+    house.github.double.scripts.clear()
     await until(lambda: len(sent("acme/web")) >= len(urls["acme/web"]), 60)
     await until(lambda: not dispatcher.in_flight)
     assert {one: sorted(sent(one)) for one in urls} == {one: sorted(urls[one]) for one in urls}
@@ -647,7 +647,7 @@ async def test_an_outage_is_probed_not_hammered(house: House, quick: None) -> No
     await asyncio.sleep(2.5)
     # At most the four under way when it opened and two probes a second; unpaced it would be a hundred a second.
     assert house.github.double.calls["dispatch"] - before <= 4 + 2 * (time.monotonic() - began)
-    house.github.double._scripts.clear()
+    house.github.double.scripts.clear()
     await until(lambda: len(set(house.ids())) == lanes, 15)
 
 
@@ -675,7 +675,7 @@ async def test_stop_gives_back_what_only_waited(house: House) -> None:
     await until(lambda: house.github.double.in_flight == 4)
     await house.stop()
     assert len(house.sent) <= 4
-    house.github.double._scripts.clear()
+    house.github.double.scripts.clear()
     house.start()  # at once: nothing waits for a lease
     await until(lambda: len(house.sent) == 10, 3)
 

@@ -76,7 +76,7 @@ async def test_a_dispatch_is_done(app: GitHubApp, double: Running) -> None:
 
 async def test_a_token_is_for_one_repository_and_contents_alone(app: GitHubApp, double: Running) -> None:
     await app.token(11, "acme/web")
-    (token,) = double.double._tokens.values()
+    (token,) = double.double.world.tokens.values()
     assert token.repositories == {"acme/web"}
     assert token.permissions == {"contents": "write", "metadata": "read"}
 

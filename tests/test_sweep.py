@@ -16,7 +16,8 @@ from gateway.answers import next_link
 from gateway.configuration import Configuration, load_configuration
 from gateway.doubles import providers
 from gateway.doubles.deliveries import Log
-from gateway.doubles.github import GitHubDouble, running
+from gateway.doubles.github import running
+from gateway.doubles.github.double import GitHubDouble
 from gateway.environment import data_folder
 from gateway.github import GitHubApp
 from gateway.store import Store

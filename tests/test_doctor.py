@@ -18,7 +18,9 @@ from cryptography.x509.oid import NameOID
 
 from gateway.configuration import load_configuration
 from gateway.demo import public_jwk
-from gateway.doctor import Finding, certificate, examine, skew
+from gateway.doctor import examine
+from gateway.doctor.finding import Finding, skew
+from gateway.doctor.public import certificate
 from gateway.doubles.github import Running, running
 from gateway.store import Store
 from tests.operating import APP_ID, LINEAR, PUBLIC, admit, gateway, write

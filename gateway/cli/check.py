@@ -11,7 +11,7 @@ from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
 from gateway.configuration import Configuration, load_configuration
 from gateway.credentials import load_key
-from gateway.doctor import secrets
+from gateway.doctor.secrets import secrets
 from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from gateway import audit, log
-from gateway.dispatcher import Gate
+from gateway.settling import Gate
 from gateway.store import Ask, Batch, Store
 from gateway.subscriptions import Enrolled
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from gateway import strict_json
+from gateway.answers import GitHubAway, GitHubRefusal, Repository
 from gateway.errors import Rejection, Unavailable
-from gateway.github import GitHubAway, GitHubRefusal, Repository
 from gateway.store import Store
 from gateway.subscriptions import Enrolled
 

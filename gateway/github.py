@@ -1,4 +1,4 @@
-"""`GitHubApp`: who we are at GitHub, and the few calls that we make there.
+"""`GitHubApp`: the few calls that we make at GitHub, each with the credential that it wants.
 
 The rule of this module: every answer of GitHub, a missing one included, becomes an `Answer`. Nothing of aiohttp, PyJWT or
 cryptography leaves it, and neither the private key, nor a JWT, nor a token stands in an error, a log line or a repr.
@@ -7,151 +7,43 @@ cryptography leaves it, and neither the private key, nor a JWT, nor a token stan
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
-import jwt
-import orjson
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from gateway.errors import ConfigError, Problem, Unavailable
-from gateway.metrics import Rate
+from gateway.answers import (
+    STATED_PARK_MAX_S,
+    About,
+    Answer,
+    GitHubAway,
+    GitHubRefusal,
+    Installation,
+    Rate,
+    Reply,
+    Repository,
+    decoded,
+    failure,
+    http_date,
+    is_rate_limit,
+    meaning,
+    next_link,
+    rate_of,
+    stated_wait_s,
+    unstated_wait_s,
+)
+from gateway.credentials import TOKEN_MARGIN_S, Proof, Scope, Token, read_token
 
 # https://docs.github.com/en/rest/about-the-rest-api/api-versions
 API_VERSION = "2022-11-28"
 TOTAL_TIMEOUT_S = 10.0
 ANSWER_BYTES = 65_536
 CONTENT_BYTES = 1_048_576
-MIN_KEY_BITS = 2048
-
-# https://docs.github.com/en/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app
-# `iat` 60 s in the past against clock drift; `exp` at most 10 minutes ahead.
-JWT_BACKDATE_S = 60
-JWT_LIFE_S = 480
-JWT_REUSE_S = 240
-TOKEN_MARGIN_S = 300.0
-
-# https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
-# Without a stated time: at least one minute, then exponentially longer.
-PARK_S = 60.0
-PARK_MAX_S = 3_600.0
-STATED_PARK_MAX_S = 86_400.0
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9_.-]{1,100}")
-_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
-_DEAD = {403: "forbidden", 404: "not-found", 410: "gone", 413: "too-large", 422: "unprocessable"}
-
-Kind = Literal["done", "retry", "park", "dead", "moved"]
-Permission = Literal["contents:write", "contents:read", "metadata:read"]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a call came to. `status` is None where no answer arrived; `until` (Unix seconds) is set for `park` alone.
-
-    `done` 204; `retry` may have been taken, or not; `park` the whole installation waits until `until`; `dead` will never
-    work as it is; `moved` a redirect, which is never followed.
-    """
-
-    kind: Kind
-    status: int | None
-    reason: str
-    until: float | None = None
-
-    @property
-    def outage(self) -> bool:
-        """True where GitHub itself is in trouble or out of reach: what a circuit counts."""
-        return self.kind == "retry" and (self.status is None or self.status >= 500)
-
-
-class GitHubAway(Unavailable):
-    """GitHub did not answer the question now (`retry`, `park`); `answer` says why."""
-
-    def __init__(self, answer: Answer, retry_after_s: int = 5) -> None:
-        super().__init__(answer.reason, retry_after_s)
-        self.answer = answer
-
-
-class GitHubRefusal(Exception):  # noqa: N818 (GitHub's answer, not a defect)
-    """GitHub's answer is no (`dead`, `moved`); asking again changes nothing. `answer` says why."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.reason)
-        self.answer = answer
-        self.reason = answer.reason
-
-
-@dataclass(frozen=True, slots=True)
-class Repository:
-    """What GitHub says of a repository: its lasting `id`, its name as GitHub spells it, its default branch."""
-
-    id: int
-    full_name: str
-    default_branch: str
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """The App as GitHub knows it, and GitHub's own clock at that answer."""
-
-    id: int
-    slug: str
-    date: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """Where the App is installed, and what it was granted there."""
-
-    id: int
-    account: str
-    permissions: Mapping[str, str]
-    suspended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    value: str = field(repr=False)
-    expires_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """One HTTP answer, its body cut at a limit (`whole` says whether all of it is here)."""
-
-    status: int
-    headers: CIMultiDictProxy[str]
-    body: bytes = field(repr=False)
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """What one token is for: the key under which it is cached and minted."""
-
-    installation: int
-    repository: str | None
-    permission: Permission
-
-    def body(self) -> bytes:
-        """Return the request that restricts the token to one repository and one permission.
-
-        https://docs.github.com/en/rest/apps/apps#create-an-installation-access-token-for-an-app: names without the owner.
-        """
-        name, level = self.permission.split(":")
-        asked: dict[str, Any] = {"permissions": {name: level}}
-        if self.repository is not None:
-            asked["repositories"] = [self.repository.split("/")[1]]
-        return orjson.dumps(asked)
 
 
 def open_session(connections: int = 100) -> aiohttp.ClientSession:
@@ -180,12 +72,11 @@ class GitHubApp:
     ) -> None:
         self.api_url = api_url.rstrip("/")
         self.app_id = app_id
-        self._key = load_key(private_key_pem)
+        self._proof = Proof(app_id, private_key_pem)
         self._session = session
         self._clock = clock
-        self._jwt: tuple[float, str] | None = None
-        self._tokens: dict[_Scope, _Token] = {}
-        self._minting: dict[_Scope, asyncio.Task[_Token | Answer]] = {}
+        self._tokens: dict[Scope, Token] = {}
+        self._minting: dict[Scope, asyncio.Task[Token | Answer]] = {}
         self.rates: dict[int, Rate] = {}  # what each installation's last answer said of its budget
         self._limited: dict[int, int] = {}  # consecutive unstated rate limits of an installation
 
@@ -196,9 +87,9 @@ class GitHubApp:
 
     async def token(self, installation: int, repository: str) -> str:
         """Return an installation token for `contents: write` on `repository` alone; raises GitHubAway, GitHubRefusal."""
-        got = await self._token(_Scope(installation, _checked(repository), "contents:write"))
+        got = await self._token(Scope(installation, _checked(repository), "contents:write"))
         if isinstance(got, Answer):
-            raise self._failure(got)
+            raise failure(got, self._clock())
         return got.value
 
     async def dispatch(self, installation: int, repository: str, body: bytes) -> Answer:
@@ -206,7 +97,7 @@ class GitHubApp:
 
         https://docs.github.com/en/rest/repos/repos#create-a-repository-dispatch-event (`contents: write`; 204).
         """
-        scope = _Scope(installation, _checked(repository), "contents:write")
+        scope = Scope(installation, _checked(repository), "contents:write")
         reply = await self._as_installation(scope, "POST", f"/repos/{repository}/dispatches", body)
         answer = reply if isinstance(reply, Answer) else self._classify(installation, reply, done=204)
         if answer.reason == "repository-inaccessible":
@@ -218,7 +109,7 @@ class GitHubApp:
 
         https://docs.github.com/en/rest/repos/contents#get-repository-content (`contents: read`, raw media type).
         """
-        scope = _Scope(installation, _checked(repository), "contents:read")
+        scope = Scope(installation, _checked(repository), "contents:read")
         where = f"/repos/{repository}/contents/{_checked_path(path)}?ref={quote(ref, safe='')}"
         reply = await self._as_installation(
             scope, "GET", where, accept="application/vnd.github.raw+json", limit=CONTENT_BYTES
@@ -235,10 +126,10 @@ class GitHubApp:
         https://docs.github.com/en/rest/repos/repos#get-a-repository. Its token reads metadata alone and is not restricted
         by name, since a renamed repository could not be named in it.
         """
-        scope = _Scope(installation, None, "metadata:read")
+        scope = Scope(installation, None, "metadata:read")
         reply = await self._as_installation(scope, "GET", f"/repos/{_checked(repository)}")
         got = self._expect(installation, reply, 200)
-        match _json(got):
+        match decoded(got):
             case {"id": int(number), "full_name": str(name), "default_branch": str(branch)}:
                 return Repository(number, name, branch)
         raise GitHubAway(Answer("retry", got.status, "answer-malformed"))
@@ -250,14 +141,14 @@ class GitHubApp:
         https://docs.github.com/en/rest/users/users#get-a-user of `SLUG[bot]`.
         """
         app = self._expect(None, await self._as_app("GET", "/app"), 200)
-        match _json(app):
+        match decoded(app):
             case {"slug": str(slug)}:
                 where = f"/users/{quote(slug + '[bot]', safe='')}"
             case _:
                 raise GitHubAway(Answer("retry", app.status, "answer-malformed"))
         # Asked as nobody: GitHub takes no App JWT there, and the bot's account is public.
         user = self._expect(None, await self._call("GET", where, None), 200)
-        match _json(user):
+        match decoded(user):
             case {"id": int(number)}:
                 return number
         raise GitHubAway(Answer("retry", user.status, "answer-malformed"))
@@ -268,9 +159,9 @@ class GitHubApp:
         https://docs.github.com/en/rest/apps/apps#get-the-authenticated-app
         """
         got = self._expect(None, await self._as_app("GET", "/app"), 200)
-        match _json(got):
+        match decoded(got):
             case {"id": int(number), "slug": str(slug)}:
-                date = _http_date(got.headers.get("date", ""))
+                date = http_date(got.headers.get("date", ""))
                 return About(number, slug, date)
         raise GitHubAway(Answer("retry", got.status, "answer-malformed"))
 
@@ -280,7 +171,7 @@ class GitHubApp:
         https://docs.github.com/en/rest/apps/apps#get-an-installation-for-the-authenticated-app
         """
         got = self._expect(None, await self._as_app("GET", f"/app/installations/{number}"), 200)
-        match _json(got):
+        match decoded(got):
             case {"account": {"login": str(login)}, "permissions": dict(permissions), **rest}:
                 granted = {str(name): str(level) for name, level in permissions.items()}
                 return Installation(number, login, granted, rest.get("suspended_at") is not None)
@@ -297,7 +188,7 @@ class GitHubApp:
             reply = self._expect(None, await self._as_app("GET", "/app/hook/config"), 200)
         except GitHubRefusal:
             return None
-        match _json(reply):
+        match decoded(reply):
             case {"url": str(url)}:
                 return url
         return None
@@ -309,7 +200,7 @@ class GitHubApp:
         """
         path = "/app/hook/deliveries?per_page=100" if where is None else where
         reply = self._expect(None, await self._as_app("GET", path, limit=CONTENT_BYTES), 200)
-        rows = _json(reply)
+        rows = decoded(reply)
         if not isinstance(rows, list):
             raise GitHubAway(Answer("retry", reply.status, "answer-malformed"))
         following = next_link(reply.headers.get("link", ""))
@@ -328,21 +219,21 @@ class GitHubApp:
 
     async def _as_installation(
         self,
-        scope: _Scope,
+        scope: Scope,
         method: str,
         where: str,
         body: bytes | None = None,
         *,
         accept: str = "application/vnd.github+json",
         limit: int = ANSWER_BYTES,
-    ) -> _Reply | Answer:
+    ) -> Reply | Answer:
         """Call with a cached token; where GitHub refuses it, once more with a new one."""
         for _ in range(2):
             token = await self._token(scope)
             if isinstance(token, Answer):
                 return token
             reply = await self._call(method, where, f"Bearer {token.value}", body, accept=accept, limit=limit)
-            if not isinstance(reply, Answer) and (rate := _rate(reply.headers)) is not None:
+            if not isinstance(reply, Answer) and (rate := rate_of(reply.headers)) is not None:
                 self.rates[scope.installation] = rate
             if isinstance(reply, Answer) or reply.status != 401:
                 return reply
@@ -353,21 +244,14 @@ class GitHubApp:
 
     async def _as_app(
         self, method: str, where: str, body: bytes | None = None, *, limit: int = ANSWER_BYTES
-    ) -> _Reply | Answer:
-        reply = await self._call(method, where, f"Bearer {self._app_jwt()}", body, limit=limit)
+    ) -> Reply | Answer:
+        reply = await self._call(method, where, f"Bearer {self._proof.jwt(self._clock())}", body, limit=limit)
         if not isinstance(reply, Answer) and reply.status == 401:
-            self._jwt = None
+            self._proof.refused()
             return Answer("retry", 401, "app-unauthorized")
         return reply
 
-    def _app_jwt(self) -> str:
-        now = self._clock()
-        if self._jwt is None or not 0 <= now - self._jwt[0] < JWT_REUSE_S:
-            claims = {"iat": int(now) - JWT_BACKDATE_S, "exp": int(now) + JWT_LIFE_S, "iss": str(self.app_id)}
-            self._jwt = (now, jwt.encode(claims, self._key, algorithm="RS256"))
-        return self._jwt[1]
-
-    async def _token(self, scope: _Scope) -> _Token | Answer:
+    async def _token(self, scope: Scope) -> Token | Answer:
         """Return a token with five minutes left, from the cache or from the one request in flight for `scope`."""
         cached = self._tokens.get(scope)
         if cached is not None and cached.expires_at - self._clock() > TOKEN_MARGIN_S:
@@ -380,14 +264,14 @@ class GitHubApp:
         # Shielded: one cancelled caller must not take the token from the others who wait for it.
         return await asyncio.shield(task)
 
-    async def _mint(self, scope: _Scope) -> _Token | Answer:
+    async def _mint(self, scope: Scope) -> Token | Answer:
         """Ask GitHub for a token; its failures are the `Answer` of the call that wanted it."""
         reply = await self._as_app("POST", f"/app/installations/{scope.installation}/access_tokens", scope.body())
         if isinstance(reply, Answer):
             return reply
         if reply.status != 201:
             return self._token_refused(scope.installation, reply)
-        token = _read_token(reply)
+        token = read_token(reply)
         if token is None:
             return Answer("retry", reply.status, "token-malformed")
         now = self._clock()
@@ -395,7 +279,7 @@ class GitHubApp:
         self._tokens[scope] = token
         return token
 
-    def _token_refused(self, installation: int, reply: _Reply) -> Answer:
+    def _token_refused(self, installation: int, reply: Reply) -> Answer:
         """Classify as any answer, but say what the status means here: the installation or the repository is missing."""
         if 300 <= reply.status < 400:
             # The API's address is wrong, not the repository's: nothing to suspend.
@@ -425,7 +309,7 @@ class GitHubApp:
         *,
         accept: str = "application/vnd.github+json",
         limit: int = ANSWER_BYTES,
-    ) -> _Reply | Answer:
+    ) -> Reply | Answer:
         """Make one call, redirects not followed (a POST answered 301 would become a GET answered 200).
 
         Returns instead of raising, so that no exception keeps the request's headers as its context.
@@ -442,7 +326,7 @@ class GitHubApp:
                 method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
             ) as response:
                 content, whole = await _read(response, limit)
-                return _Reply(response.status, CIMultiDictProxy(CIMultiDict(response.headers)), content, whole)
+                return Reply(response.status, CIMultiDictProxy(CIMultiDict(response.headers)), content, whole)
         except TimeoutError:
             return Answer("retry", None, "timeout")
         except (aiohttp.ClientError, OSError):
@@ -450,59 +334,29 @@ class GitHubApp:
 
     # -- what an answer means ----------------------------------------------------------------------------------------
 
-    def _expect(self, installation: int | None, reply: _Reply | Answer, status: int) -> _Reply:
+    def _expect(self, installation: int | None, reply: Reply | Answer, status: int) -> Reply:
         if isinstance(reply, Answer):
-            raise self._failure(reply)
+            raise failure(reply, self._clock())
         if reply.status == status:
             return reply
-        raise self._failure(self._classify(installation, reply, done=status))
+        raise failure(self._classify(installation, reply, done=status), self._clock())
 
-    def _failure(self, answer: Answer) -> GitHubAway | GitHubRefusal:
-        if answer.kind in ("retry", "park"):
-            wait_s = 5 if answer.until is None else max(1, round(answer.until - self._clock()))
-            return GitHubAway(answer, wait_s)
-        return GitHubRefusal(answer)
-
-    def _classify(self, installation: int | None, reply: _Reply, done: int) -> Answer:
+    def _classify(self, installation: int | None, reply: Reply, done: int) -> Answer:
         """Return what `reply` means for the call that it answers; `done` is the one status that is success."""
-        status = reply.status
-        if status == done:
-            if installation is not None:
-                self._limited.pop(installation, None)
-            return Answer("done", status, "done")
-        if status == 429 or (status == 403 and _is_rate_limit(reply)):
-            return Answer("park", status, "rate-limited", self._park_until(installation, reply))
-        if 300 <= status < 400:
-            return Answer("moved", status, "repository-moved")
-        if 400 <= status < 500:
-            # 401 never arrives here: the callers answer it with a new token.
-            return Answer("dead", status, _DEAD.get(status, f"http-{status}"))
-        return Answer("retry", status, "server-error" if status >= 500 else "unexpected-status")
+        if is_rate_limit(reply):
+            return Answer("park", reply.status, "rate-limited", self._park_until(installation, reply))
+        if reply.status == done and installation is not None:
+            self._limited.pop(installation, None)
+        return meaning(reply.status, done)
 
-    def _park_until(self, installation: int | None, reply: _Reply) -> float:
+    def _park_until(self, installation: int | None, reply: Reply) -> float:
         now = self._clock()
-        stated = _stated_wait_s(reply.headers, now)
+        stated = stated_wait_s(reply.headers, now)
         if stated is not None:
             return now + min(max(stated, 1.0), STATED_PARK_MAX_S)
         strikes = self._limited.get(installation or 0, 0)
         self._limited[installation or 0] = strikes + 1
-        return now + float(min(PARK_S * 2 ** min(strikes, 10), PARK_MAX_S))
-
-
-def load_key(pem: bytes) -> RSAPrivateKey:
-    """Return the App's key; ConfigError says what is wrong without a byte of it."""
-    problem = None
-    try:
-        key = load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        problem = "is not an unencrypted PEM private key"
-    else:
-        if isinstance(key, RSAPrivateKey) and key.key_size >= MIN_KEY_BITS:
-            return key
-        problem = f"is not an RSA key of at least {MIN_KEY_BITS} bits"
-    # Raised outside of the handler: the library's error, which may quote the input, is not its context.
-    fix = "use the .pem file that GitHub made for the App"
-    raise ConfigError([Problem("configuration", "github.private_key", problem, fix)])
+        return now + unstated_wait_s(strikes)
 
 
 def _checked(repository: str) -> str:
@@ -530,76 +384,3 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bo
     except (aiohttp.ClientError, OSError):  # TimeoutError is an OSError
         return bytes(chunks[:limit]), False
     return bytes(chunks[:limit]), len(chunks) <= limit
-
-
-def _json(reply: _Reply) -> Any:
-    """Return the decoded body, None where it is not JSON."""
-    try:
-        return orjson.loads(reply.body)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _read_token(reply: _Reply) -> _Token | None:
-    match _json(reply):
-        case {"token": str(value), "expires_at": str(text)} if _TOKEN.fullmatch(value):
-            expires_at = _instant(text)
-            return None if expires_at is None else _Token(value, expires_at)
-    return None
-
-
-def _instant(text: str) -> float | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _is_rate_limit(reply: _Reply) -> bool:
-    """Tell a rate limit from a plain refusal, both of which GitHub answers with 403."""
-    if "retry-after" in reply.headers or reply.headers.get("x-ratelimit-remaining") == "0":
-        return True
-    match _json(reply):
-        case {"message": str(message)}:
-            return "secondary rate limit" in message.lower() or "abuse detection" in message.lower()
-    return False
-
-
-def _stated_wait_s(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds that GitHub asks to wait: `retry-after`, else up to `x-ratelimit-reset` where nothing is left."""
-    after = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"[0-9]{1,9}", after):
-        return float(after)
-    if (date := _http_date(after)) is not None:
-        return date - (_http_date(headers.get("date", "")) or now)
-    reset = headers.get("x-ratelimit-reset", "").strip()
-    if headers.get("x-ratelimit-remaining") == "0" and re.fullmatch(r"[0-9]{1,12}", reset):
-        # Against GitHub's own clock: ours may be wrong, and a reset in our past would be no wait at all.
-        return float(reset) - (_http_date(headers.get("date", "")) or now)
-    return None
-
-
-def _rate(headers: Mapping[str, str]) -> Rate | None:
-    """Read the budget that GitHub states beside every answer.
-
-    https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#checking-the-status-of-your-rate-limit
-    """
-    texts = [headers.get(f"x-ratelimit-{name}", "") for name in ("remaining", "limit", "reset")]
-    if not all(re.fullmatch(r"[0-9]{1,12}", text) for text in texts):
-        return None
-    remaining, limit, reset = map(int, texts)
-    return Rate(remaining, limit, reset)
-
-
-def next_link(header: str) -> str | None:
-    """Return the link of the next page. https://docs.github.com/en/rest/using-the-rest-api/using-pagination-in-the-rest-api."""
-    found = re.search(r'<([^<>]+)>;\s*rel="next"', header)
-    return found[1] if found else None
-
-
-def _http_date(text: str) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, OverflowError):
-        return None

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from gateway.answers import Rate
 from gateway.configuration import Configuration
 from gateway.delivery import Outcome
 from gateway.errors import Unavailable
-from gateway.metrics import Gauges, Rate, SourceGauges
+from gateway.metrics import Gauges, SourceGauges
 from gateway.store import BUCKET_S, Depth, Dispatch, Flow, Lane, Store
 from gateway.subscriptions import Enrolled
 from gateway.suspension import State as Standing

@@ -17,21 +17,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from gateway.answers import Rate
+
 disable_created_metrics()  # type: ignore[no-untyped-call]
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 REASONS = 128  # distinct slugs kept of one label; more are `other`
 SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 ADMIT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 DISPATCH_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """What GitHub said of one installation's rate limit: requests left of how many, and when it starts anew."""
-
-    remaining: int
-    limit: int
-    resets_at: float
 
 
 @dataclass(frozen=True, slots=True)

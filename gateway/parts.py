@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway import families
-from gateway.declarations import bind, lower_values
 from gateway.errors import ConfigError, Problem
 from gateway.frontmatter import Document
+from gateway.lowering import bind, lower_values
 from gateway.selections import ROUTE, SELECTORS, Import, Selection, is_texts
 from gateway.subscriptions import REPOSITORY
 from gateway.triggers import Trigger, compile_trigger

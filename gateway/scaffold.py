@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway import families
-from gateway.declarations import Connector, bind
+from gateway.declarations import Connector
 from gateway.errors import ConfigError, Problem
+from gateway.lowering import bind
 from gateway.profiles import JwtProof, Profile
 
 INPUT = re.compile(r"import-inputs\.([a-z0-9-]+)")

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from gateway import log
+from gateway.answers import GitHubRefusal
 from gateway.configuration import Configuration
 from gateway.errors import Unavailable
-from gateway.github import GitHubApp, GitHubRefusal
+from gateway.github import GitHubApp
 from gateway.profiles import Source
 from gateway.settings import GITHUB_ACTIONS_BOT
 from gateway.store import Store

@@ -25,7 +25,7 @@ from gateway.app import Gateway, public_app
 from gateway.configuration import NOTIFYING, Base, Configuration, load_configuration
 from gateway.console import admin_app
 from gateway.destination import Destinations
-from gateway.dispatcher import Dispatcher, Settled
+from gateway.dispatcher import Dispatcher
 from gateway.engines import ENGINES, hypercorn
 from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
@@ -39,6 +39,7 @@ from gateway.reload import Reloader, log_inactive
 from gateway.renewal import Renewer
 from gateway.rollover import Rollover
 from gateway.sender import sender_id, with_sender
+from gateway.settling import Settled
 from gateway.storage import open_store
 from gateway.store import Store
 from gateway.subscriptions import Enrolled

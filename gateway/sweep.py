@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import aiohttp
 
 from gateway import log, wire
+from gateway.answers import GitHubRefusal
 from gateway.configuration import Configuration
 from gateway.errors import Unavailable
-from gateway.github import GitHubApp, GitHubRefusal
+from gateway.github import GitHubApp
 from gateway.store import Store, uuid7
 
 TICK_S = 60.0

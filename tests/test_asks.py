@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gateway import asks
-from gateway.dispatcher import Gate
 from gateway.doubles.github import running
 from gateway.github import GitHubApp, open_session
+from gateway.settling import Gate
 from gateway.store import Ask, Batch, Store
 from gateway.subscriptions import Enrolled
 from tests.test_dispatcher import INSTALLATIONS, PEM, PUBLIC, House, until

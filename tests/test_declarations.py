@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.declarations import Bound, bind, load_connector, lower_values
+from gateway.declarations import load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import load_frontmatter, load_yaml
+from gateway.lowering import Bound, bind, lower_values
 from gateway.triggers import compile_trigger
 
 ROOT = Path(__file__).parent.parent

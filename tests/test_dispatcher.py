@@ -14,12 +14,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from gateway import dispatcher as module
+from gateway import dispatcher, pace, settling
 from gateway.circuit import Circuit
-from gateway.dispatcher import Dispatcher, Gate, Limits, Settled, backoff_s
+from gateway.dispatcher import Dispatcher
 from gateway.doubles.github import Running, running
 from gateway.errors import Unavailable
 from gateway.github import GitHubApp, open_session
+from gateway.pace import Limits, backoff_s
+from gateway.settling import Gate, Settled
 from gateway.store import Admit, AdmitItem, Batch, QueueEntry, Store
 from gateway.subscriptions import Enrolled, Subscription
 from tests.valkey import PrivateValkey
@@ -156,8 +158,8 @@ async def house(valkey: PrivateValkey) -> AsyncIterator[House]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BACKOFF_S", 0.02)
-    monkeypatch.setattr(module, "BACKOFF_MAX_S", 0.05)
+    monkeypatch.setattr(pace, "BACKOFF_S", 0.02)
+    monkeypatch.setattr(pace, "BACKOFF_MAX_S", 0.05)
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------
@@ -316,7 +318,7 @@ async def test_another_process_parks(house: House) -> None:
 async def test_a_moved_repository_suspends_and_holds_what_follows(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HOLD_S", 0.1)
+    monkeypatch.setattr(settling, "HOLD_S", 0.1)
     house.script("acme/web", {"status": 301, "headers": {"Location": "/repositories/1/dispatches"}})
     enrolled = house.enroll("acme/web")
     digest = enrolled.subscription.digest
@@ -335,7 +337,7 @@ async def test_a_moved_repository_suspends_and_holds_what_follows(
 async def test_a_repository_that_is_gone_suspends(house: House) -> None:
     enrolled = house.enroll("acme/web")
     await house.app.token(11, "acme/web")
-    house.github.double._repos.clear()
+    house.github.double.world.repos.clear()
     await house.admit(enrolled)
     house.start()
     await until(lambda: bool(house.turns))
@@ -366,7 +368,7 @@ async def test_a_look_that_fails_suspends_nothing(house: House) -> None:
 
 async def test_a_renamed_repository_suspends_though_no_token_can_be_had(house: House) -> None:
     enrolled = house.enroll("acme/web")
-    house.github.double._repos["acme/web"].moved_to = "acme/site"
+    house.github.double.world.repos["acme/web"].moved_to = "acme/site"
     await house.admit(enrolled)
     house.start()
     await until(lambda: bool(house.turns))
@@ -400,7 +402,7 @@ async def test_a_denied_one_is_a_dead_letter(house: House) -> None:
 
 
 async def test_an_ask_waits_where_nobody_can_be_asked(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HOLD_S", 0.1)
+    monkeypatch.setattr(settling, "HOLD_S", 0.1)
     await house.admit(house.enroll("acme/web", mode="ask"))
     await house.admit(house.enroll("acme/api"))
     house.start()
@@ -440,8 +442,8 @@ async def test_a_day_after_its_first_attempt_it_expires(house: House, quick: Non
 
 
 async def test_the_age_of_a_held_batch_stands_still(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HOLD_S", 90_000.0)
-    monkeypatch.setattr(module, "backoff_s", lambda attempts: 0.5)
+    monkeypatch.setattr(settling, "HOLD_S", 90_000.0)
+    monkeypatch.setattr(settling, "backoff_s", lambda attempts: 0.5)
     house.script("acme/web", {"status": 500})
     enrolled = house.enroll("acme/web")
     digest = enrolled.subscription.digest
@@ -454,7 +456,7 @@ async def test_the_age_of_a_held_batch_stands_still(house: House, monkeypatch: p
     await until(lambda: ("hold", "suspended") in house.outcomes())
     assert house.sent == []
     await house.store.resume(digest)
-    await until(lambda: house.dispatcher is not None and not house.dispatcher._suspended)
+    await until(lambda: house.dispatcher is not None and not house.dispatcher._settling.suspended)
     house.clock.ahead = 90_001.0
     await until(lambda: len(house.sent) == 1)
     assert await house.dead() == []
@@ -535,14 +537,14 @@ async def test_a_thousand_subscriptions_share_one_dispatcher(house: House) -> No
     healthy = ("acme/api", "beta/app")
     await until(lambda: all(len(sent(one)) >= len(urls[one]) for one in healthy), 40)
     assert sent("acme/web") == []
-    house.github.double._scripts.clear()
+    house.github.double.scripts.clear()
     await until(lambda: len(sent("acme/web")) >= len(urls["acme/web"]), 60)
     await until(lambda: not dispatcher.in_flight)
     assert {one: sorted(sent(one)) for one in urls} == {one: sorted(urls[one]) for one in urls}
     assert most <= 128
     assert house.github.double.most_in_flight <= Limits().overall
-    assert not dispatcher._slots
-    assert not dispatcher._taken
+    assert not dispatcher._slots._slots
+    assert not dispatcher._slots._taken
 
 
 async def test_memory_is_bounded_however_much_is_queued(house: House) -> None:
@@ -583,8 +585,8 @@ async def test_an_installation_has_at_most_its_slots(house: House) -> None:
     assert house.github.double.most_in_flight <= 5
     assert house.dispatcher is not None
     await until(lambda: house.dispatcher is not None and not house.dispatcher.in_flight)
-    assert not house.dispatcher._slots
-    assert not house.dispatcher._taken
+    assert not house.dispatcher._slots._slots
+    assert not house.dispatcher._slots._taken
 
 
 def test_backoff_doubles_to_a_quarter_of_an_hour_with_full_jitter() -> None:
@@ -645,7 +647,7 @@ async def test_an_outage_is_probed_not_hammered(house: House, quick: None) -> No
     await asyncio.sleep(2.5)
     # At most the four under way when it opened and two probes a second; unpaced it would be a hundred a second.
     assert house.github.double.calls["dispatch"] - before <= 4 + 2 * (time.monotonic() - began)
-    house.github.double._scripts.clear()
+    house.github.double.scripts.clear()
     await until(lambda: len(set(house.ids())) == lanes, 15)
 
 
@@ -673,13 +675,13 @@ async def test_stop_gives_back_what_only_waited(house: House) -> None:
     await until(lambda: house.github.double.in_flight == 4)
     await house.stop()
     assert len(house.sent) <= 4
-    house.github.double._scripts.clear()
+    house.github.double.scripts.clear()
     house.start()  # at once: nothing waits for a lease
     await until(lambda: len(house.sent) == 10, 3)
 
 
 async def test_stop_is_bounded_and_the_lease_brings_it_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEASE_S", 1.5)
+    monkeypatch.setattr(dispatcher, "LEASE_S", 1.5)
     house.script("acme/web", {"delay_s": 5})
     await house.admit(house.enroll("acme/web"))
     house.start(drain_s=0.1)
@@ -706,7 +708,7 @@ async def test_a_store_that_goes_and_comes_back(house: House, caplog: pytest.Log
         house.valkey.start()
         await house.admit(enrolled)
         await until(lambda: len(house.sent) == 2, 10)
-    said = [getattr(record, "event", "") for record in caplog.records]
+    said = [record.getMessage() for record in caplog.records]
     assert said.count("store-away") == 1
     assert said.count("store-back") == 1
 
@@ -732,9 +734,9 @@ async def test_settling_gives_up_with_its_lease(monkeypatch: pytest.MonkeyPatch)
     async def settle() -> None:
         raise Unavailable("store-away")
 
-    monkeypatch.setattr(module, "POLL_MIN_S", 0.02)
+    monkeypatch.setattr(settling, "POLL_MIN_S", 0.02)
     with pytest.raises(Unavailable):
-        await module._insist(settle, asyncio.get_running_loop().time() + 0.2)
+        await settling.insist(settle, asyncio.get_running_loop().time() + 0.2)
 
 
 async def test_a_lost_lease_is_not_sent(house: House, caplog: pytest.LogCaptureFixture) -> None:
@@ -749,7 +751,7 @@ async def test_a_lost_lease_is_not_sent(house: House, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.INFO, "gateway"):
         house.start(gate=gate)
         await until(lambda: len(house.sent) == 1)
-    assert [getattr(record, "event", "") for record in caplog.records].count("lease-lost") == 1
+    assert [record.getMessage() for record in caplog.records].count("lease-lost") == 1
     assert house.github.double.calls["dispatch"] == 1
 
 
@@ -763,7 +765,7 @@ async def test_a_bug_costs_one_turn(house: House, caplog: pytest.LogCaptureFixtu
     await until(lambda: len(house.sent) == 1)
     await house.admit(enrolled)
     await until(lambda: len(house.sent) == 2)
-    assert "dispatch-bug" in [getattr(record, "event", "") for record in caplog.records]
+    assert "dispatch-bug" in [record.getMessage() for record in caplog.records]
 
 
 async def test_a_log_line_names_the_dispatch_and_no_secret(house: House, caplog: pytest.LogCaptureFixture) -> None:
@@ -771,7 +773,7 @@ async def test_a_log_line_names_the_dispatch_and_no_secret(house: House, caplog:
         await house.admit(house.enroll("acme/web"), event("https://linear.app/acme/issue/SECRET-1"))
         house.start()
         await until(lambda: bool(house.turns))
-    (line,) = [vars(record) for record in caplog.records if getattr(record, "event", "") == "dispatch-done"]
+    (line,) = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "dispatch-done"]
     assert (line["source"], line["trigger"], line["status"], line["attempts"]) == ("s1", "issue-created", 204, 1)
     assert line["dispatch"] == house.ids()[0]
     text = " ".join(str(vars(record)) for record in caplog.records)

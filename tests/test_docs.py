@@ -15,9 +15,10 @@ from gateway import envelope
 from gateway.cli import main
 from gateway.cli.connectors import load_connectors
 from gateway.compile import Target, compile_documents
-from gateway.declarations import bind, connector_from
+from gateway.declarations import connector_from
 from gateway.errors import ConfigError
 from gateway.frontmatter import Document, load_yaml
+from gateway.lowering import bind
 from gateway.predicates import _Compiler
 from gateway.profiles import load_profiles
 from gateway.selections import Import

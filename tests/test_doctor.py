@@ -18,7 +18,9 @@ from cryptography.x509.oid import NameOID
 
 from gateway.configuration import load_configuration
 from gateway.demo import public_jwk
-from gateway.doctor import Finding, certificate, examine, skew
+from gateway.doctor import examine
+from gateway.doctor.finding import Finding, skew
+from gateway.doctor.public import certificate
 from gateway.doubles.github import Running, running
 from gateway.store import Store
 from tests.operating import APP_ID, LINEAR, PUBLIC, admit, gateway, write
@@ -100,7 +102,7 @@ async def test_a_whole_deployment_has_nothing_to_mend(deployment: Deployment) ->
 
 async def test_a_broken_deployment_says_what_to_mend(deployment: Deployment) -> None:
     deployment.hook, deployment.exposed, deployment.jwks = (404, True), True, {"keys": []}
-    deployment.github.double._installations[11].suspended = True
+    deployment.github.double.world.installations[11].suspended = True
     (deployment.config.parent / "linear").write_text("short")
     (deployment.config.parent / "linear").chmod(0o644)
     broken = await deployment.broken()
@@ -120,12 +122,12 @@ async def test_a_broken_deployment_says_what_to_mend(deployment: Deployment) -> 
 
 
 async def test_permissions_names_and_ids_on_github(deployment: Deployment) -> None:
-    deployment.github.double._installations[11].permissions = {"contents": "read", "metadata": "read"}
+    deployment.github.double.world.installations[11].permissions = {"contents": "read", "metadata": "read"}
     assert "lacks contents: write" in (await deployment.broken())["installation"].detail
-    deployment.github.double._installations[11].permissions = {"contents": "write", "metadata": "read"}
+    deployment.github.double.world.installations[11].permissions = {"contents": "write", "metadata": "read"}
     deployment.github.double.add_repository(LINEAR["repository"]).id = 7
     assert "has id 7" in (await deployment.broken())["repository"].detail
-    deployment.github.double._installations.clear()
+    deployment.github.double.world.installations.clear()
     broken = await deployment.broken()
     assert (broken["installation"].detail, broken["repository"].state) == ("11: not-found", "fail")
     deployment.edit(f"app_id = {APP_ID}", "app_id = 99")

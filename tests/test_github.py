@@ -14,9 +14,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 import gateway.github as github_module
+from gateway.answers import Answer, GitHubAway, GitHubRefusal, Repository
+from gateway.credentials import Proof
 from gateway.doubles.github import Running, running
 from gateway.errors import ConfigError, Unavailable
-from gateway.github import Answer, GitHubApp, GitHubAway, GitHubRefusal, Repository, open_session
+from gateway.github import GitHubApp, open_session
 
 APP_ID = 4711
 KEY = rsa.generate_private_key(65537, 2048)
@@ -74,7 +76,7 @@ async def test_a_dispatch_is_done(app: GitHubApp, double: Running) -> None:
 
 async def test_a_token_is_for_one_repository_and_contents_alone(app: GitHubApp, double: Running) -> None:
     await app.token(11, "acme/web")
-    (token,) = double.double._tokens.values()
+    (token,) = double.double.world.tokens.values()
     assert token.repositories == {"acme/web"}
     assert token.permissions == {"contents": "write", "metadata": "read"}
 
@@ -312,18 +314,16 @@ async def test_a_missing_installation(app: GitHubApp) -> None:
     assert await app.dispatch(12, "acme/web", BODY) == Answer("dead", 404, "installation-gone")
 
 
-async def test_the_app_jwt_keeps_githubs_limits(app: GitHubApp, clock: Clock) -> None:
-    token = app._app_jwt()
+def test_the_app_jwt_keeps_githubs_limits() -> None:
+    proof, now = Proof(APP_ID, pem(KEY)), time.time()
+    token = proof.jwt(now)
     claims = jwt.decode(token, KEY.public_key(), algorithms=["RS256"], issuer=str(APP_ID))
     assert claims["iat"] == pytest.approx(time.time() - 60, abs=2)
     assert claims["exp"] < time.time() + 600
     assert jwt.get_unverified_header(token)["alg"] == "RS256"
-    clock.ahead = 100.0
-    assert app._app_jwt() == token
-    clock.ahead = 300.0
-    assert app._app_jwt() != token
-    clock.ahead = -300.0
-    assert app._app_jwt() != token
+    assert proof.jwt(now + 100.0) == token
+    assert proof.jwt(now + 300.0) != token
+    assert proof.jwt(now - 300.0) != token
 
 
 # -- reads ------------------------------------------------------------------------------------------------------------

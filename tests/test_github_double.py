@@ -16,8 +16,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway.doubles import github as double_module
 from gateway.doubles.github import Running, running
+from gateway.doubles.github.process import main
 
 APP_ID = 4711
 KEY = rsa.generate_private_key(65537, 2048)
@@ -291,7 +291,7 @@ def test_a_key_that_is_none_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixt
     keys = (b"nonsense", elliptic.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     for pem in keys:
         (tmp_path / "app.pem").write_bytes(pem)
-        assert double_module.main(["--app-id", "1", "--public-key", str(tmp_path / "app.pem")]) == 2
+        assert main(["--app-id", "1", "--public-key", str(tmp_path / "app.pem")]) == 2
     assert "PEM file" in capsys.readouterr().err
 
 
@@ -310,6 +310,6 @@ def _main_in_thread(arguments: list[str]) -> int:
 
 def test_an_installation_is_written_id_equals_repository(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
-        double_module.main(["--app-id", "1", "--public-key", "x", "--installation", "acme/web"])
+        main(["--app-id", "1", "--public-key", "x", "--installation", "acme/web"])
     assert error.value.code == 2
     assert "ID=OWNER/NAME" in capsys.readouterr().err

@@ -8,7 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
-from gateway.metrics import REASONS, Gauges, Metrics, Rate, SourceGauges
+from gateway.answers import Rate
+from gateway.metrics import REASONS, Gauges, Metrics, SourceGauges
 
 ROOT = Path(__file__).parent.parent
 NAMES = re.compile(r"\bgateway_[a-z_]+")

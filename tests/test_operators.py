@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gateway import asks, audit, dispatcher, github, letters
+from gateway import answers, asks, audit, dispatcher, letters, settling
 from gateway.configuration import load_configuration
 from gateway.environment import data_folder
 from gateway.store import Store, uuid7
@@ -212,8 +212,8 @@ def test_many_letters_are_replayed_once_by_two_commands_at_once(server: PrivateV
 
 
 def test_every_reason_of_a_dead_letter_says_what_to_do() -> None:
-    source = Path(dispatcher.__file__).read_text()
-    reasons = {*re.findall(r'_dead\(turn, "([a-z-]+)"', source), *github._DEAD.values()}
+    source = Path(dispatcher.__file__).read_text() + Path(settling.__file__).read_text()
+    reasons = {*re.findall(r'\.dead\(turn, "([a-z-]+)"', source), *answers.DEAD.values()}
     assert len(reasons) > 6
     assert reasons <= letters.ABOUT.keys()
     assert letters.about("http-418").cause == "github"

@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import wire
+from gateway.answers import next_link
 from gateway.configuration import Configuration, load_configuration
 from gateway.doubles import providers
 from gateway.doubles.deliveries import Log
-from gateway.doubles.github import GitHubDouble, running
+from gateway.doubles.github import running
+from gateway.doubles.github.double import GitHubDouble
 from gateway.environment import data_folder
-from gateway.github import GitHubApp, next_link
+from gateway.github import GitHubApp
 from gateway.store import Store
 from gateway.sweep import ATTEMPTS, GITLAB_ASKS, OVERLAP_S, ROUND_S, TICK_S, Attempt, Plan, Sweeper, plan
 from tests.operating import APP_ID, PEM, PUBLIC, write

@@ -16,7 +16,7 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from gateway.doubles.github import GitHubDouble, Handler
+from gateway.doubles.github.double import GitHubDouble, Handler
 
 
 async def main(key: bytes) -> None:

@@ -10,10 +10,10 @@ import click
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
 from gateway.configuration import Configuration, load_configuration
-from gateway.doctor import secrets
+from gateway.credentials import load_key
+from gateway.doctor.secrets import secrets
 from gateway.environment import data_folder, resolve
 from gateway.errors import ConfigError, Problem, Unavailable
-from gateway.github import load_key
 from gateway.profiles import load_profiles
 
 

@@ -9,7 +9,8 @@ import click
 
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
-from gateway.doctor import Finding, examine
+from gateway.doctor import examine
+from gateway.doctor.finding import Finding
 
 MARKS = {
     "ok": click.style("ok  ", fg="green"),

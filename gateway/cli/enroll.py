@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from gateway import audit, enrolling, enrollments, log
+from gateway.answers import GitHubRefusal, Repository
 from gateway.cli import complete, walk
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
@@ -19,7 +20,7 @@ from gateway.configuration import Base, load_base
 from gateway.configuration import enrollments as known
 from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
-from gateway.github import GitHubApp, GitHubRefusal, Repository, open_session
+from gateway.github import GitHubApp, open_session
 from gateway.reconcile import Reconciler, Row
 from gateway.settings import MODES
 from gateway.store import Store

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 import click
 
 from gateway import enrolling, enrollments, families
+from gateway.answers import GitHubRefusal, Installation, Repository
 from gateway.cli.connectors import load_connectors, profiles_of
 from gateway.cli.progress import waiting
 from gateway.compile import compile_file, encode
 from gateway.configuration import Base
 from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
-from gateway.github import GitHubApp, GitHubRefusal, Installation, Repository, open_session
+from gateway.github import GitHubApp, open_session
 from gateway.settings import MODES
 from gateway.subscriptions import REPOSITORY, Subscription, load_subscription
 

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import aiohttp
 
+from gateway.answers import next_link
 from gateway.errors import Unavailable
-from gateway.github import next_link
 
 TIMEOUT_S = 30.0  # creating a Graph subscription waits for our own answer to its validation
 ANSWER_BYTES = 4 * 1024 * 1024

@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEPLOY := .venv-deploy
+JOBS ?= 3# tests wait more than they compute: one file a process at a time
 
 .DEFAULT_GOAL := help
 .PHONY: help venv run demo-once test lint lint-deploy docs-reference format chaos bench bench-check bench-peers clean
@@ -31,7 +32,7 @@ demo-once: venv ## Run every case of the demo once, one JSON object a line, and 
 	$(BIN)/gateway demo --once --json
 
 test: venv ## Run all tests with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term-missing:skip-covered
 
 lint: venv ## Check style, types, import order, profiles, the reference and the files of deploy/
 	$(BIN)/ruff check .

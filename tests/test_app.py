@@ -384,7 +384,7 @@ def test_query_defaults() -> None:
     assert delivery_query({}) == {"source": None, "outcome": None, "limit": 100, "before": None}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     source=st.sampled_from(sorted(SAMPLES)),
     headers=st.lists(

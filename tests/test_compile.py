@@ -64,7 +64,7 @@ def selections(draw: st.DrawFn) -> dict[str, Any]:
     return on or {"linear": ["issue-created"]}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(selections(), st.data())
 def test_the_order_of_members_changes_no_byte(on: dict[str, Any], data: st.DataObject) -> None:
     first = [encode(one) for one in compiled({"gateway-dispatch": on})]
@@ -184,7 +184,7 @@ def spoiled(data: st.DataObject, value: Any) -> Any:
     return value
 
 
-@settings(max_examples=2500, deadline=None)
+@settings(max_examples=2500)
 @given(st.data())
 def test_a_spoiled_declaration_compiles_or_is_refused(data: st.DataObject) -> None:
     declaration, consumer = spoiled(data, CONNECTOR), CONSUMER
@@ -218,7 +218,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.data())
 def test_any_text_as_a_consumer_compiles_or_is_refused(checkout: Path, data: st.DataObject) -> None:
     text = json.dumps(spoiled(data, CONSUMER)) if data.draw(st.booleans()) else data.draw(st.text())
@@ -236,7 +236,7 @@ def test_any_text_as_a_consumer_compiles_or_is_refused(checkout: Path, data: st.
         assert error.problems  # noqa: PT017 (either end is good)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(st.text() | st.text("ab:-[]{}#&*!|>'\"%@`,?\\x0uU~ \t\n<=.1eE+\u2028\ufeff\ud800", max_size=40))
 def test_any_text_is_yaml_or_is_refused(text: str) -> None:
     for whole in (text, f"a: {text}", f'a: "{text}"', f"---\n{text}\n---\n"):

@@ -497,17 +497,16 @@ async def test_a_repository_that_answers_500_for_ever_delays_no_other(house: Hou
     for number in range(60):
         await house.admit(house.enroll("acme/web", name=str(number)))
     dispatcher = house.start()
-    await until(lambda: house.github.double.calls["dispatch"] >= 10)
-    waits = []
+    calls = house.github.double.calls
+    await until(lambda: calls["dispatch"] >= 6, 30)
     for number in range(12):
-        began, before = time.monotonic(), len(house.sent)
+        sent, failed = len(house.sent), calls["dispatch"] - len(house.sent)
         await house.admit(house.enroll("beta/app" if number % 2 else "acme/api", 12 if number % 2 else 11))
         dispatcher.wake()
-        await until(lambda before=before: len(house.sent) > before, 3)  # type: ignore[misc]
-        waits.append(time.monotonic() - began)
+        await until(lambda sent=sent: len(house.sent) > sent, 20)  # type: ignore[misc]
+        assert calls["dispatch"] - len(house.sent) - failed < 60  # not even one turn of the stuck ones came before
         await asyncio.sleep(0.1)
-    assert max(waits) < 1.0, waits
-    assert {sent["repo"] for sent in house.sent} == {"acme/api", "beta/app"}
+    assert {one["repo"] for one in house.sent} == {"acme/api", "beta/app"}
 
 
 async def test_a_thousand_subscriptions_share_one_dispatcher(house: House) -> None:

@@ -1068,7 +1068,7 @@ def put(document: dict[str, Any], pointer: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_json_raises_nothing_but_a_rejection(name: str, data: st.DataObject) -> None:
     profile = PROFILES[name]
@@ -1094,7 +1094,7 @@ def test_any_json_raises_nothing_but_a_rejection(name: str, data: st.DataObject)
         assert all(isinstance(value, str) for value in event.facts.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=64), st.sampled_from(sorted(PROFILES)), st.booleans())
 def test_any_bytes_raise_nothing_but_a_rejection(body: bytes, name: str, form: bool) -> None:
     headers = dict(FORM) if form else {}

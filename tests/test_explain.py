@@ -157,7 +157,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(SOME), st.data())
 def test_nothing_that_a_file_holds_makes_an_error(case: Case, data: st.DataObject) -> None:
     if data.draw(st.booleans()):

@@ -298,7 +298,6 @@ def test_model(server: PrivateValkey) -> None:
         settings=settings(
             max_examples=int(os.environ.get("MODEL_EXAMPLES", "60")),
             stateful_step_count=50,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

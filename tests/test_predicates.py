@@ -520,13 +520,13 @@ def accepted(spec: Any) -> bool:
 BOUNDED = SPECS.filter(accepted)
 
 
-@settings(max_examples=4000, deadline=None)
+@settings(max_examples=4000)
 @given(BOUNDED, VALUES, FACTS, NAMES)
 def test_the_reference_agrees(spec: Any, document: Any, facts: dict[str, str], names: dict[str, Any]) -> None:
     ask(spec, document, facts, names)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(BOUNDED, min_size=1, max_size=4), VALUES, FACTS, NAMES)
 def test_de_morgan_in_three_values(
     specs: list[Any], document: Any, facts: dict[str, str], names: dict[str, Any]
@@ -541,7 +541,7 @@ def test_de_morgan_in_three_values(
 VALUE_TESTS = ("equals", "in", "first-token", "contains", "changed", "added", "removed")
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(LEAVES, st.sampled_from([MISSING, LONE, {}, 7]), st.booleans())
 def test_a_value_test_decides_nothing_on_missing_or_mistyped_evidence(spec: Any, hole: Any, negated: bool) -> None:
     ((name, argument),) = spec.items()
@@ -567,7 +567,7 @@ SECRETS = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(BOUNDED, SECRETS)
 def test_nothing_raises_and_nothing_leaks(spec: Any, document: Any) -> None:
     predicate = compile_predicate(spec)

@@ -433,14 +433,14 @@ def test_documents_are_stable_bytes(document: dict[str, Any]) -> None:
 EXAMPLE_BYTES = sorted(EXAMPLES.glob("*.json"))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_are_refused_with_config_error(data: bytes) -> None:
     with pytest.raises(ConfigError):
         load_subscription(data, "d.json")
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(st.sampled_from(EXAMPLE_BYTES), st.data())
 def test_one_changed_byte_is_refused_or_changes_nothing(path: Path, data: st.DataObject) -> None:
     """A space that became a tab says the same document, with the same digest; whatever says another one is refused."""
@@ -468,7 +468,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(st.sampled_from(EXAMPLE_BYTES), st.data())
 def test_a_rewritten_document_with_a_fitting_digest_loads_or_is_refused(path: Path, data: st.DataObject) -> None:
     document = json.loads(path.read_bytes())

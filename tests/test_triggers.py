@@ -155,7 +155,7 @@ def done_to(data: st.DataObject, body: Any) -> Any:
     return body
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(st.data())
 def test_no_evidence_that_is_gone_mistyped_or_doubled_matches_under_another_url(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(FIRING))
@@ -167,7 +167,7 @@ def test_no_evidence_that_is_gone_mistyped_or_doubled_matches_under_another_url(
         assert (type_, url, scope) == (case.selected.trigger, case.url, case.scope)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.sampled_from(NEEDED), st.booleans())
 def test_scope_and_exact_members_that_are_gone_or_renamed_never_match(needed: tuple[Case, str], renamed: bool) -> None:
     case, pointer = needed
@@ -189,7 +189,7 @@ def narrowed(one: Enrolled, grants: Any, filters: Any, source: Source) -> Index:
 SINGLE = [case for case in FIRING if len(enrolled(case.selected)[1].listed("s")) == 1]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.data())
 def test_a_grant_or_a_filter_only_ever_narrows(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(SINGLE))
@@ -218,7 +218,7 @@ def test_a_grant_or_a_filter_only_ever_narrows(data: st.DataObject) -> None:
         assert all(scope[name] in map(str, allowed) for name, allowed in filters.items())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(FIRING), st.data())
 def test_an_index_over_many_finds_what_one_finds(case: Case, data: st.DataObject) -> None:
     source, index = enrolled(case.selected)

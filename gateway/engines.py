@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
+from urllib.parse import unquote
 
 from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
@@ -14,6 +16,7 @@ DISCARD_S: Final = 15.0
 DRAIN_S: Final = 20.0  # above the body deadline (8) plus the store's time (2), so that no request is cut off
 KEEP_ALIVE_S: Final = 60
 HEAD_BYTES: Final = 32_768
+ABSOLUTE: Final = re.compile(rb"https?://(?P<authority>[^/?#]+)(?P<path>/.*)?\Z", re.IGNORECASE)
 
 Engine = Callable[[Any, socket.socket, asyncio.Event], Coroutine[Any, Any, None]]
 
@@ -54,6 +57,7 @@ def guard(app: Any) -> Any:
     Prior-knowledge HTTP/2, which no switch turns off, is refused: its connection ends with streams in flight unanswered.
     A body that is answered before its end is read on beside the answer: the server's queue of ten pieces would fill, its
     reader and the answer's end would wait for each other, and the connection and its descriptor would never be freed.
+    A target in absolute form is brought to its path.
     """
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
@@ -84,8 +88,22 @@ def guard(app: Any) -> Any:
             await answering({"type": "http.response.start", "status": 505, "headers": [(b"content-length", b"0")]})
             await answering({"type": "http.response.body", "body": b""})
         else:
-            await app(scope, counted, answering)
+            await app(origin_form(scope), counted, answering)
         if discarding is not None:
             await discarding
 
     return guarded
+
+
+def origin_form(scope: Any) -> Any:
+    """Bring a target like `http://host/path` to its path; its authority stands for Host: RFC 9112 3.2.2.
+
+    https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2. Uvicorn's parser has dropped scheme and authority by itself.
+    """
+    found = ABSOLUTE.match(scope["raw_path"])
+    if found is None:
+        return scope
+    path = found["path"] or b"/"
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"host"]
+    headers.append((b"host", found["authority"]))
+    return {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": headers}

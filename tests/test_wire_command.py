@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from gateway.cli import main
 from gateway.configuration import load_configuration
 from gateway.environment import data_folder
-from gateway.profiles import load_profiles
+from gateway.profiles import Source, load_profiles
 from gateway.store import Store
+from gateway.subscriptions import load_subscription
 from gateway.wire import BY_PROFILE, instructions, want_for
+from gateway.wire.types import Want
 from tests.operating import gateway, write
 from tests.valkey import PrivateValkey
 
@@ -133,6 +136,46 @@ def test_providers_without_an_api_get_exact_steps(
     assert "A" * 43 not in done.output
     as_json = json.loads(gateway(config, "wire", f"{profile}-acme", "--json").stdout)
     assert as_json["instructions"] == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("profile", "identity", "head", "end"),
+    [
+        ("slack", 'identity = {workspace = ["T0"], app = ["A0"]}', "display_information:", "\n2. "),
+        (
+            "forge",
+            'identity = {app = ["ari:cloud:ecosystem::app/1"], installation = ["i"], cloud = ["c"], environment = ["P"]}',
+            "app:",
+            "\n2. ",
+        ),
+    ],
+)
+def test_a_manifest_without_anything_enrolled_is_yaml_and_the_note_stands_outside(
+    config: Path, profile: str, identity: str, head: str, end: str
+) -> None:
+    told = explained(config, profile, identity).stdout
+    assert told.startswith(f"Nothing is enrolled for {profile}-acme yet")
+    manifest = YAML(typ="safe").load(head + told.partition(f"\n{head}")[2].partition(end)[0])
+    if profile == "slack":
+        assert manifest["settings"]["event_subscriptions"]["bot_events"] == []
+        assert manifest["oauth_config"]["scopes"]["bot"] == ["app_mentions:read"]
+        assert len(manifest["display_information"]["name"]) <= 35
+    else:
+        assert manifest["modules"]["trigger"][0]["events"] == []
+
+
+def test_a_slack_manifest_names_the_enrolled_events_and_stays_yaml() -> None:
+    """A source may be named like a number or longer than Slack's 35 characters."""
+    document = (data_folder("subscriptions") / "examples/slack-threaded-app-mention.json").read_bytes()
+    profile = load_profiles(data_folder("profiles"))["slack"]
+    for name in ("1e3", "x" * 63):
+        want = Want(name, f"{PUBLIC}/hooks/{name}", "", signing=True, subscriptions=(load_subscription(document, ""),))
+        told = instructions(want, Source(name, profile, {"workspace": ("T0",), "app": ("A0",)}), ["env:X"])
+        manifest = YAML(typ="safe").load("display" + told.partition("\ndisplay")[2].partition("\n2. ")[0])
+        assert manifest["settings"]["event_subscriptions"]["bot_events"] == ["app_mention"]
+        assert manifest["features"]["bot_user"]["display_name"] == name
+        assert len(manifest["display_information"]["name"]) <= 35
+        assert told.startswith("1. ")
 
 
 def test_without_an_api_check_looks_for_a_genuine_delivery(server: PrivateValkey, config: Path) -> None:

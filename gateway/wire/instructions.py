@@ -7,41 +7,44 @@ from urllib.parse import urlsplit
 from gateway.profiles import Source
 from gateway.wire.types import Want
 
+NOTHING = """Nothing is enrolled for {source} yet, so the steps cannot name your events. First: gateway enroll. Then print them again.
+
+"""
+SLACK_NAME = 35  # https://docs.slack.dev/reference/app-manifest
+
 
 def instructions(want: Want, source: Source, references: Sequence[str]) -> str:
     """Return the steps for one source. `references` are its secrets' references: where to put what the provider shows."""
     write = WRITERS.get(source.profile.name, _any)
-    return write(want, source, references[0] if references else "").strip() + "\n"
+    steps = write(want, source, references[0] if references else "").strip() + "\n"
+    return steps if want.events() else NOTHING.format(source=want.source) + steps
 
 
-def _events(want: Want) -> list[str]:
-    return want.events() or ["(no subscription is enrolled for this source yet: gateway enroll)"]
+def _listed(items: Sequence[str], indent: int) -> str:
+    """A YAML list's value, on lines of its own below its key; without items `[]`, behind the key."""
+    return "".join(f"\n{' ' * indent}- {json.dumps(item)}" for item in items) or " []"
 
 
 def slack(want: Want, source: Source, reference: str) -> str:
     """https://docs.slack.dev/reference/app-manifest."""
-    events = "\n".join(f"      - {name}" for name in _events(want))
     scopes = {"app_mention": "app_mentions:read", "message.channels": "channels:history", "message.im": "im:history"}
     wanted = sorted({scopes[name] for name in want.events() if name in scopes})
-    lines = "\n".join(f"      - {name}" for name in wanted or ["app_mentions:read"])
     app = ", ".join(source.identity.get("app", ()))
     return f"""
 1. https://api.slack.com/apps -> app {app} -> App Manifest, and set these members (keep the others):
 
 display_information:
-  name: {want.name}
+  name: {json.dumps(want.name[:SLACK_NAME])}
 features:
   bot_user:
-    display_name: {want.source}
+    display_name: {json.dumps(want.source)}
 oauth_config:
   scopes:
-    bot:
-{lines}
+    bot:{_listed(wanted or ["app_mentions:read"], 6)}
 settings:
   event_subscriptions:
     request_url: {want.url}
-    bot_events:
-{events}
+    bot_events:{_listed(want.events(), 6)}
   org_deploy_enabled: false
   socket_mode_enabled: false
 
@@ -54,7 +57,6 @@ settings:
 def forge(want: Want, source: Source, _reference: str) -> str:
     """https://developer.atlassian.com/platform/forge/remote/sending-product-events/."""
     parts = urlsplit(want.url)
-    events = "\n".join(f"        - {name}" for name in _events(want))
     app = next(iter(source.identity.get("app", ())), "ari:cloud:ecosystem::app/...")
     return f"""
 1. In the app's manifest.yml (remove what it has under these keys):
@@ -65,8 +67,7 @@ modules:
   trigger:
     - key: gateway-trigger
       endpoint: gateway-endpoint
-      events:
-{events}
+      events:{_listed(want.events(), 8)}
   endpoint:
     - key: gateway-endpoint
       remote: gateway-remote
@@ -160,7 +161,7 @@ def _tables(triggers: object) -> list[list[str]]:
 def _any(want: Want, source: Source, reference: str) -> str:
     """Every other provider: where, what, and the secret's place."""
     profile = source.profile
-    events = "\n".join(f"   - {name}" for name in _events(want))
+    events = "\n".join(f"   - {name}" for name in want.events() or ["none yet"])
     return f"""
 1. Open the webhook settings of {profile.title}: {profile.docs[0]}
 2. URL: {want.url}

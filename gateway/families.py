@@ -4,6 +4,7 @@ Events, activities and members: https://docs.github.com/en/webhooks/webhook-even
 `<family>-<activity>` with GitHub's `_` written `-`; its native event is `<event>.<activity>`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ from gateway import canonical
 CONNECTOR: Final = "github"
 PROFILE: Final = "github"
 SLASH_COMMAND: Final = "slash-command"
+COMMAND: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 
 _NO_PULL_REQUEST: Final = {"any": [{"not": {"present": "/issue/pull_request"}}, {"null": "/issue/pull_request"}]}
 _PULL_REQUEST: Final = {"present": "/issue/pull_request"}

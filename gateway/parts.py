@@ -18,7 +18,6 @@ from gateway.triggers import Trigger, compile_trigger
 
 _LOGIN: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})\Z")
 _PROJECT: Final = re.compile(r"PVT_[A-Za-z0-9_-]{1,100}\Z")
-_COMMAND: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 _SELECTOR_FORMS: Final = {"repos": REPOSITORY, "orgs": _LOGIN, "projects": _PROJECT}
 _COLLECTIONS: Final = {"repos": "repositories", "orgs": "organizations", "projects": "projects"}
 
@@ -172,7 +171,7 @@ def _activities(consumer: Document, family: str, item: Any) -> tuple[list[Proble
 
 def _commands(consumer: Document, item: Any) -> tuple[list[Problem], list[str]]:
     names = item.get("names") if isinstance(item, dict) and set(item) == {"names"} else None
-    if isinstance(names, list) and is_texts(names) and all(_COMMAND.match(name) for name in names):
+    if isinstance(names, list) and is_texts(names) and all(families.COMMAND.match(name) for name in names):
         return [], names
     path = ("on", ROUTE, families.SLASH_COMMAND)
     return [consumer.problem(path, "is no {names: [name, ...]}", "write names: [NAME], without the slash")], []

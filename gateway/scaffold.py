@@ -18,6 +18,7 @@ from gateway.profiles import JwtProof, Profile
 INPUT = re.compile(r"import-inputs\.([a-z0-9-]+)")
 Bindings = Mapping[str, Sequence[str]]
 SELECTORS = ("repos", "orgs", "projects")  # of the GitHub families: https://docs.github.com/en/rest
+NAMES = "names"  # of slash commands
 
 
 def needed(one: Connector | None, profile: Profile) -> list[str]:
@@ -74,19 +75,31 @@ def workflow(one: Connector, triggers: Sequence[str], bindings: Bindings) -> str
 
 def github_workflow(triggers: Sequence[str], bindings: Bindings) -> str:
     """A consumer's Markdown for GitHub's families, which need no import. Raises ConfigError."""
-    known = {f"{name}-{activity.replace('_', '-')}": (name, activity) for name, activity in _activities()}
+    known = {families.trigger_name(*one): one for one in _activities()}
     problems = [
         _problem("--trigger", f"{trigger} is no trigger of github", "gateway connectors show github lists families")
         for trigger in triggers
-        if trigger not in known
+        if trigger not in known and trigger != families.SLASH_COMMAND
+    ]
+    names = list(bindings.get(NAMES, ()))
+    fix = f"--bind {NAMES}=NAME: the command without its slash, letters, digits, - and _"
+    if families.SLASH_COMMAND not in triggers and names:
+        problems.append(_problem(f"--bind {NAMES}", "is for slash commands", f"--trigger {families.SLASH_COMMAND}"))
+    elif families.SLASH_COMMAND in triggers and not names:
+        problems.append(_problem(f"--bind {NAMES}", "is missing", fix))
+    problems += [
+        _problem(f"--bind {NAMES}", f"{text(name)} is no command's name", fix)
+        for name in names
+        if not families.COMMAND.match(name)
     ]
     if not any(bindings.get(name) for name in SELECTORS):
         problems.append(_problem("--bind repos", "is missing", "--bind repos=OWNER/NAME, or orgs, or projects"))
     _raise(problems)
     chosen: dict[str, list[str]] = {}
-    for family, activity in (known[trigger] for trigger in triggers):
+    for family, activity in (known[trigger] for trigger in triggers if trigger in known):
         chosen.setdefault(family, []).append(activity)
     select = [f"    {family}: {{types: {text(types)}}}" for family, types in chosen.items()]
+    select += [f"    {families.SLASH_COMMAND}: {{names: {text(names)}}}"] if families.SLASH_COMMAND in triggers else []
     select += [f"    {name}: {text(list(bindings[name]))}" for name in SELECTORS if bindings.get(name)]
     return _markdown(select, [])
 
@@ -142,7 +155,7 @@ def _as_option(problem: Problem) -> Problem:
 
 
 def _unknown(profile: Profile, bindings: Bindings, inputs: set[str]) -> list[Problem]:
-    names = [*inputs, *profile.identity, *(SELECTORS if profile.name == families.PROFILE else ())]
+    names = [*inputs, *profile.identity, *((*SELECTORS, NAMES) if profile.name == families.PROFILE else ())]
     fix = f"one of: {', '.join(sorted(set(names))) or 'none'}"
     return [_problem(f"--bind {name}", "is no binding of it", fix) for name in bindings if name not in names]
 

@@ -40,7 +40,10 @@ BOUND = {
 }
 SECRETS = {"azure-devops": "user:long-password", "servicenow": "whsec_" + "A" * 43 + "="}
 SECRETS["gitlab"] = SECRETS["servicenow"]
-MORE = {"azure-devops": {"closed-states": ["Done"]}}  # what some triggers need beyond
+MORE = {
+    "azure-devops": {"closed-states": ["Done"]},
+    "github": {"names": ["fix", "ship-it"]},
+}  # what some triggers need beyond
 
 
 def config(name: str, bindings: dict[str, list[str]], *more: str) -> Result:
@@ -68,7 +71,7 @@ def test_what_is_printed_loads_in_check(name: str, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("name", BOUND)
 def test_its_workflow_compiles_with_every_trigger(name: str, tmp_path: Path) -> None:
-    triggers = ["issue-opened", "pull-request-ready-for-review"]
+    triggers = ["issue-opened", "pull-request-ready-for-review", "slash-command"]
     if name != "github":
         shown = json.loads(CliRunner().invoke(main, ["connectors", "show", name, "--json"]).stdout)["connectors"][0]
         triggers = [trigger["name"] for trigger in shown["triggers"]]
@@ -121,6 +124,9 @@ def test_all_that_is_missing_is_told_at_once() -> None:
         ("linear", ["--profile=github"], "none of linear"),
         ("confluence", ["--secret=env:X"], "takes no secrets"),
         ("github", ["--workflow", "--trigger=nope"], "nope is no trigger of github"),
+        ("github", ["--workflow", "--trigger=slash-command"], "--bind names: is missing"),
+        ("github", ["--workflow", "--trigger=slash-command", "--bind=names=/fix"], '"/fix" is no command'),
+        ("github", ["--workflow", "--bind=names=fix"], "--bind names: is for slash commands"),
         ("jira", ["--bind=projects=x", "--bind=site=x"], "takes one value"),
     ],
 )

@@ -218,3 +218,5 @@ def _families() -> None:
     for name, row in families.FAMILIES.items():
         click.echo(f"  {name:28} {', '.join(row.activities)}")
     click.echo(f"  {families.SLASH_COMMAND:28} names: the commands, without the slash")
+    click.echo("a workflow: gateway connectors config github --bind repos=OWNER/NAME --workflow --trigger issue-opened")
+    click.echo(f"    or with: --trigger {families.SLASH_COMMAND} --bind {scaffold.NAMES}=fix")

@@ -271,13 +271,16 @@ def find(base: Base, digest: str) -> str:
 def revoke(base: Base, digest: str, *, first: Callable[[], None] = lambda: None) -> list[Path]:
     """Remove the digest's entry and the document that stood in the folder for it; return the files touched. Raises Refused.
 
-    `first` is called before anything is removed; what it raises keeps all as it is.
+    `first` is called before anything is removed; what it raises keeps all as it is. It is not where another command was
+    faster.
     """
     if any(one.subscription == digest for one in base.settings.enrollments):
         raise Refused(f"its entry stands in {base.file}, which is yours to change: remove it there")
     with _alone(base.folder):
-        first()
         touched = sorted({entry.file for entry in entries(base) if entry.enrollment.subscription == digest})
+        if not touched:
+            raise Refused(f"{digest} is not enrolled; see: gateway subscriptions")
+        first()
         for file in touched:
             _without_entries(file, {digest})
         for one in documents(base):

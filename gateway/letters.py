@@ -1,11 +1,16 @@
-"""Why a dispatch was given up: whose doing that was, and what an operator can do about it."""
+"""Dead letters: why a dispatch was given up, whose doing that was, what an operator can do about it, and doing it."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.store import Dispatch
+from gateway import audit
+from gateway.store import Dispatch, Store
 
+REPLAY: Final = "dead-replay"
+DISCARD: Final = "dead-discard"
+Action = Literal["dead-replay", "dead-discard"]
 Cause = Literal["operator", "destination", "github", "gateway"]
 
 
@@ -70,3 +75,21 @@ class Wanted:
             and (self.since is None or at >= self.since)
             and (self.until is None or at < self.until)
         )
+
+
+async def settle(store: Store, action: Action, who: str | None, source: str, ids: Sequence[str]) -> list[str]:
+    """Replay or discard dead letters of a source; returns those that were dead until now.
+
+    It is written down first. Those that another operator was faster with are named in a second entry, so that the trail
+    never shows two who did it.
+    """
+    await audit.record(store, action, who, source=source, dispatches=list(ids))
+    act = {
+        REPLAY: lambda: store.replay_dead(source, ids, time.time()),
+        DISCARD: lambda: store.discard_dead(source, ids),
+    }
+    done = await act[action]()
+    left = sorted(set(ids) - set(done))
+    if left:
+        await audit.record(store, action, who, source=source, dispatches=left, void="no-dead-letter")
+    return done

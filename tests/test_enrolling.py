@@ -347,3 +347,13 @@ def test_what_is_no_plain_file_is_told_and_not_waited_for(base: Base, kind: str,
         file.symlink_to({"device": "/dev/zero", "loop": file.name, "dangling": "nothing"}[kind])
     with pytest.raises(ConfigError, match="cannot be read"):
         load_configuration(base.file)
+
+
+def test_a_revocation_that_another_one_overtook_is_refused_and_not_written_down(base: Base) -> None:
+    """Both commands found it enrolled; the second gets the folder when it is gone."""
+    enroll(base)
+    noted: list[str] = []
+    assert enrolling.revoke(base, digest(OLD), first=lambda: noted.append("first"))
+    with pytest.raises(enrolling.Refused, match="is not enrolled"):
+        enrolling.revoke(base, digest(OLD), first=lambda: noted.append("second"))
+    assert noted == ["first"]

@@ -119,7 +119,9 @@ def test_dead_letters_are_listed_shown_and_replayed_under_their_own_id(server: P
     assert action["who"].startswith("kim@")
     assert (action["action"], action["dispatches"]) == ("dead-replay", [ident])
     assert gateway(config, "dead", "replay", ident).exit_code == 1
+    assert gateway(config, "dead", "discard", ident).exit_code == 1
     assert gateway(config, "dead", "show", ident).exit_code == 1
+    assert actions(config) == [action]  # what did nothing is not told as done
 
 
 def test_dead_letters_of_a_source_are_discarded_at_once(server: PrivateValkey, config: Path) -> None:
@@ -209,6 +211,26 @@ def test_many_letters_are_replayed_once_by_two_commands_at_once(server: PrivateV
     replayed = [json.loads(one.communicate()[0])["dead"] for one in both]
     assert sorted(replayed[0] + replayed[1]) == sorted(idents)
     assert sorted(sent) == sorted(idents)
+    told = actions(config)
+    void = [ident for one in told if "void" in one for ident in one["dispatches"]]
+    assert sorted([i for one in told if "void" not in one for i in one["dispatches"]]) == sorted([*idents, *void])
+
+
+@pytest.mark.parametrize("first", [letters.REPLAY, letters.DISCARD])
+@pytest.mark.parametrize("second", [letters.REPLAY, letters.DISCARD])
+def test_an_operator_who_was_overtaken_is_not_told_as_the_one_who_did_it(
+    server: PrivateValkey, config: Path, first: letters.Action, second: letters.Action
+) -> None:
+    """Both saw two letters; one of them goes to the first."""
+    both = [dead_letter(server, config, number) for number in range(2)]
+
+    async def race(store: Store) -> tuple[list[str], list[str]]:
+        one = await letters.settle(store, first, "kim", "linear-acme", both[:1])
+        return one, await letters.settle(store, second, "lee", "linear-acme", both)
+
+    assert stored(server, race) == (both[:1], both[1:])
+    told = [(one["who"], one["dispatches"], one.get("void")) for one in actions(config)]
+    assert told == [("lee", both[:1], "no-dead-letter"), ("lee", both, None), ("kim", both[:1], None)]
 
 
 def test_every_reason_of_a_dead_letter_says_what_to_do() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from gateway import audit
+from gateway import letters
 from gateway.cli import complete
 from gateway.cli.options import config_option, json_option
 from gateway.cli.progress import waiting
@@ -23,7 +23,6 @@ from gateway.store import Dispatch, Store
 
 CHUNK = 100
 PAGE = 500  # letters hold their events
-Act = Callable[[Store, str, list[str]], Awaitable[list[str]]]
 
 
 @click.group()
@@ -115,11 +114,7 @@ def show(ident: str, config: Path, *, as_json: bool) -> None:
 @json_option
 def replay(ids: tuple[str, ...], config: Path, *, every: bool, as_json: bool, **which: Any) -> None:
     """Queue dead letters again under their own dispatch ids, since GitHub may have taken them; exit 1 where one was none."""
-
-    async def act(store: Store, name: str, chunk: list[str]) -> list[str]:
-        return await store.replay_dead(name, chunk, time.time())
-
-    _change(load_configuration(config), "dead-replay", act, ids, Wanted(**which), every=every, as_json=as_json)
+    _change(load_configuration(config), letters.REPLAY, ids, Wanted(**which), every=every, as_json=as_json)
 
 
 @dead.command(epilog="Example: gateway dead discard 019a2b4c-7d00-7000-8000-000000000001")
@@ -128,17 +123,12 @@ def replay(ids: tuple[str, ...], config: Path, *, every: bool, as_json: bool, **
 @json_option
 def discard(ids: tuple[str, ...], config: Path, *, every: bool, as_json: bool, **which: Any) -> None:
     """Give dead letters up for good: their events are deleted; exit 1 where one was none."""
-
-    async def act(store: Store, name: str, chunk: list[str]) -> list[str]:
-        return await store.discard_dead(name, chunk)
-
-    _change(load_configuration(config), "dead-discard", act, ids, Wanted(**which), every=every, as_json=as_json)
+    _change(load_configuration(config), letters.DISCARD, ids, Wanted(**which), every=every, as_json=as_json)
 
 
 def _change(
     configuration: Configuration,
-    action: str,
-    act: Act,
+    action: letters.Action,
     ids: tuple[str, ...],
     wanted: Wanted,
     *,
@@ -147,17 +137,17 @@ def _change(
 ) -> None:
     if [bool(ids), wanted != Wanted(), every].count(True) != 1:
         raise click.UsageError("give ids, or --source, --reason, --subscription, --since, --until, or --all")
-    done, missing = asyncio.run(_apply(configuration, action, act, ids, wanted, quiet=as_json))
+    done, missing = asyncio.run(_apply(configuration, action, ids, wanted, quiet=as_json))
     if as_json:
         click.echo(json.dumps({"dead": done, "missing": missing}))
     else:
-        word = {"dead-replay": "queued again", "dead-discard": "discarded"}[action]
+        word = {letters.REPLAY: "queued again", letters.DISCARD: "discarded"}[action]
         click.echo(f"{len(done)} {word}" + (f", {len(missing)} no dead letter: {' '.join(missing)}" if missing else ""))
     raise SystemExit(1 if missing else 0)
 
 
 async def _apply(
-    configuration: Configuration, action: str, act: Act, ids: tuple[str, ...], wanted: Wanted, *, quiet: bool
+    configuration: Configuration, action: letters.Action, ids: tuple[str, ...], wanted: Wanted, *, quiet: bool
 ) -> tuple[list[str], list[str]]:
     """Act on each source's letters in chunks; each chunk is in the audit trail before it is acted on."""
     done: list[str] = []
@@ -166,8 +156,7 @@ async def _apply(
         chunks = [(name, some[n : n + CHUNK]) for name, some in chosen.items() for n in range(0, len(some), CHUNK)]
         with waiting(action, len(chunks), quiet=quiet) as bar:
             for name, chunk in chunks:
-                await audit.record(store, action, source=name, dispatches=chunk)
-                done += await act(store, name, chunk)
+                done += await letters.settle(store, action, None, name, chunk)
                 bar.step()
     known = set(done)
     return done, [ident for ident in ids if ident not in known]
@@ -179,7 +168,8 @@ async def _chosen(
     chosen: dict[str, list[str]] = {}
     if ids:
         for found in await store.dispatches(list(dict.fromkeys(ids))):
-            chosen.setdefault(found.source, []).append(found.id)
+            if found.status == "dead":
+                chosen.setdefault(found.source, []).append(found.id)
         return chosen
     for name in await sources(store, configuration, wanted.source):
         chosen[name] = [letter.id async for letter in _fitting(store, name, wanted)]
@@ -201,8 +191,8 @@ async def _letters(configuration: Configuration, wanted: Wanted, limit: int) -> 
     async with opened(configuration) as store:
         for name in await sources(store, configuration, wanted.source):
             most = len(found) + limit
-            async with aclosing(_fitting(store, name, wanted)) as letters:
-                async for letter in letters:
+            async with aclosing(_fitting(store, name, wanted)) as fitting:
+                async for letter in fitting:
                     found.append(letter)
                     if len(found) == most:
                         break

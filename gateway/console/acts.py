@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from gateway import asks, audit
+from gateway import asks, audit, letters
 from gateway.configuration import Configuration
 from gateway.console.session import Operator
 from gateway.keys import Keys
@@ -55,8 +55,7 @@ class Acts:
         """Queue dead letters again under their own dispatch ids; returns those that were dead."""
         done: list[str] = []
         for source, named in await self._by_source(ids):
-            await audit.record(self._store, "dead-replay", operator.name, source=source, dispatches=named)
-            done += await self._store.replay_dead(source, named, time.time())
+            done += await letters.settle(self._store, letters.REPLAY, operator.name, source, named)
             self._wake(source)
         return done
 
@@ -64,15 +63,15 @@ class Acts:
         """Give dead letters up; returns those that were dead."""
         done: list[str] = []
         for source, named in await self._by_source(ids):
-            await audit.record(self._store, "dead-discard", operator.name, source=source, dispatches=named)
-            done += await self._store.discard_dead(source, named)
+            done += await letters.settle(self._store, letters.DISCARD, operator.name, source, named)
         return done
 
     async def _by_source(self, ids: Iterable[str]) -> list[tuple[str, list[str]]]:
-        """Dispatches by source, at most 200 at a time: each group is in the audit trail before it is acted on."""
+        """Dead letters by source, at most 200 at a time: each group is in the audit trail before it is acted on."""
         found: dict[str, list[str]] = {}
         for one in await self._store.dispatches(list(dict.fromkeys(ids))):
-            found.setdefault(one.source, []).append(one.id)
+            if one.status == "dead":
+                found.setdefault(one.source, []).append(one.id)
         return [
             (source, named[start : start + CHUNK])
             for source, named in found.items()

@@ -6,25 +6,26 @@ A run's sender must be it, and an event that it caused is our own. https://docs.
 import contextlib
 import logging
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway import log
 from gateway.answers import GitHubRefusal
-from gateway.configuration import Configuration
+from gateway.configuration import Base, Configuration
 from gateway.errors import Unavailable
 from gateway.github import GitHubApp
 from gateway.profiles import Source
-from gateway.settings import GITHUB_ACTIONS_BOT
+from gateway.settings import GITHUB_ACTIONS_BOT, GitHub
 from gateway.store import Store
 
 REMEMBER_S: Final = 400 * 86_400
+C = TypeVar("C", Base, Configuration)
 
 
 async def sender_id(configured: int | None, github: GitHubApp, store: Store) -> int:
     """Return the bot's user id: as configured, else from GitHub, else as last known. Raises Unavailable `sender-unknown`."""
     if configured is not None:
         return configured
-    fact = f"sender-id:{github.app_id}"
+    fact = _fact(github.app_id)
     try:
         found = await github.app_bot_id()
     except (Unavailable, GitHubRefusal) as error:
@@ -41,7 +42,17 @@ async def sender_id(configured: int | None, github: GitHubApp, store: Store) -> 
     return found
 
 
-def with_sender(configuration: Configuration, sender: int) -> Configuration:
+async def known_sender(settings: GitHub, store: Store) -> int | None:
+    """Return the bot's user id as configured or as the gateway last learnt it; asks nobody."""
+    known = settings.sender_id or await store.recall(_fact(settings.app_id))
+    return None if known is None else int(known)
+
+
+def _fact(app_id: int) -> str:
+    return f"sender-id:{app_id}"
+
+
+def with_sender(configuration: C, sender: int) -> C:
     """Return the configuration whose GitHub sources know the App's own bot user as themselves, so that no loop starts."""
 
     def own(source: Source) -> Source:

@@ -43,6 +43,22 @@ def test_a_shipped_sample_is_explained_as_it_is_delivered(config: Path) -> None:
     assert "acme/app linear-issue-created.lock.yml  issue-created: matched" in result.stdout
 
 
+def test_an_event_of_our_own_bot_is_told_where_it_is_known(config: Path, tmp_path: Path) -> None:
+    sample = next(one for one in load_samples() if one["profile"] == "github")
+    body = sample["body"] | {"sender": {"id": 200_000_001, "login": "gateway[bot]", "type": "Bot"}}
+    file = tmp_path / "body.json"
+    file.write_text(json.dumps({"headers": sample["headers"], "body": body}))
+    strange = run(config, "explain", "--source", "github", "--file", file)
+    assert (strange.stdout.startswith("forwarded"), "set github.sender_id" in strange.stderr) == (True, True)
+    config.write_text(config.read_text().replace("app_id = 1", "app_id = 1\nsender_id = 200000001"))
+    own = run(config, "explain", "--source", "github", "--file", file)
+    assert own.stdout.startswith("ignored: own-event\n    Caused by our own App")
+    assert own.stderr == ""
+    body["sender"]["id"] = 7
+    file.write_text(json.dumps({"headers": sample["headers"], "body": body}))
+    assert run(config, "explain", "--source", "github", "--file", file).stdout.startswith("forwarded")
+
+
 def test_what_was_not_true_is_said_in_words(config: Path, tmp_path: Path) -> None:
     sample = next(one for one in load_samples() if one["profile"] == "linear")
     body = json.loads(json.dumps(sample["body"]).replace(sample["body"]["data"]["teamId"], "other"))

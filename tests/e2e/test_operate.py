@@ -2,12 +2,14 @@
 
 import asyncio
 import base64
+import html
 import json
 import shutil
 import signal
 import sys
 import time
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -224,3 +226,60 @@ async def test_deliver_signs_as_the_provider_of_every_profile() -> None:
             if name in with_key:
                 assert (await operator.run("deliver", name))[0] == 2
         assert outcomes == wanted
+
+
+class Mirrored(Stage):
+    """Two sources list somebody as themselves, by an id and by a login; nothing says who our App's bot user is."""
+
+    def _configure(self) -> None:
+        super()._configure()
+        file = self.folder / "gateway.toml"
+        text = file.read_text()
+        for source, who in (("linear-acme", "an-actor"), ("github-acme", "our-robot")):
+            text = text.replace(f"[sources.{source}]\n", f'[sources.{source}]\nself = ["{who}"]\n')
+        file.write_text(text)
+
+
+async def test_what_we_caused_ourselves_starts_nothing_and_every_place_says_so(tmp_path: Path) -> None:
+    """Our App's bot user, whose id the gateway learns from GitHub; a login and an id in a source's `self`."""
+    words = "Caused by our own App or by an id in the source's self: it would start a loop."
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("github-acme", {"sender": {"id": 200_000_001, "login": "gateway-double[bot]", "type": "Bot"}}),
+        ("github-acme", {"sender": {"id": 9, "login": "our-robot", "type": "User"}}),
+        ("linear-acme", {"actor": {"id": "an-actor", "type": "user", "name": "A", "url": "https://linear.app/acme"}}),
+    ]
+    async with Mirrored() as stage:
+        operator = Operator(stage)
+        token = {"token": stage.operator_token}
+        async with stage.session.post(f"{stage.admin}/login", data=token, allow_redirects=False) as response:
+            cookie = response.headers["set-cookie"].partition(";")[0]
+        for source, members in cases:
+            sample = next(one for one in stage.samples if one["source"] == source)
+            mine = sample | {"body": sample["body"] | members}
+            headers, body = stage.signed(mine, time.time())
+            async with stage.session.post(f"{stage.public}/hooks/{source}", data=body, headers=headers) as response:
+                assert response.status == 200
+                delivery = response.headers["gateway-delivery"]
+            record: dict[str, Any] = {}
+            for _ in range(200):
+                async with stage.session.get(f"{stage.admin}/api/v1/deliveries/{delivery}") as response:
+                    if response.status == 200:
+                        record = await response.json()
+                        break
+                await asyncio.sleep(0.05)
+            assert (record["outcome"], record["reason"], record["subscriptions"]) == ("ignored", "own-event", []), (
+                members
+            )
+            told = await operator.run("explain", delivery)
+            assert (told[0], told[1].startswith(f"{source} ignored: own-event\n    {words}")) == (0, True), told
+            saved = tmp_path / "saved.json"
+            saved.write_bytes(body)
+            (tmp_path / "headers.json").write_text(json.dumps(headers))
+            file = ("explain", "--source", source, "--file", str(saved), "--headers", str(tmp_path / "headers.json"))
+            told = await operator.run(*file)
+            assert (told[0], told[1].startswith(f"ignored: own-event\n    {words}")) == (0, True), told
+            page = f"{stage.admin}/deliveries/{delivery}"
+            async with stage.session.get(page, headers={"cookie": cookie}) as response:
+                assert words in html.unescape(await response.text())
+        async with stage.session.get(f"{stage.github}/_double/dispatches") as response:
+            assert (await response.json())["dispatches"] == []

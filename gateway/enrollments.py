@@ -12,6 +12,8 @@ from typing import Any
 from gateway import files, strict_json
 from gateway.configuration import Base, enrollments, folder_files, read_entries
 from gateway.errors import ConfigError, Rejection, printable
+from gateway.profiles import Source
+from gateway.reach import unreachable
 from gateway.settings import Enrollment
 from gateway.subscriptions import MAX_BYTES, Enrolled, Subscription, build_index, load_subscription
 from gateway.suspension import state_of
@@ -50,6 +52,7 @@ class Row:
     workflow: str | None = None
     installation: int | None = None
     attested: bool = False
+    warning: str | None = None  # it is active, and no delivery can match
 
     def to_json(self) -> dict[str, Any]:
         """The row as scripts read it."""
@@ -112,7 +115,8 @@ def rows(base: Base, suspended: Mapping[str, str]) -> list[Row]:
         first = seen.setdefault(digest, entry.enrollment)
         if first is not entry.enrollment and first == entry.enrollment:
             continue  # the same entry twice means the same
-        row = _row(entry, found, by_digest.get(digest), states.get(digest), inactive, suspended)
+        source = base.sources.get(entry.enrollment.source)
+        row = _row(entry, found, by_digest.get(digest), states.get(digest), source, inactive, suspended)
         if first != entry.enrollment and first.source == entry.enrollment.source:
             reason = f"is enrolled twice with different values, here in {entry.file.name}; keep the one that you mean"
             row = replace(row, state="mismatched", reason=reason)
@@ -127,6 +131,7 @@ def _row(
     found: list[Document],
     document: Document | None,
     enrolled: Enrolled | None,
+    source: Source | None,
     inactive: Mapping[str, str],
     suspended: Mapping[str, str],
 ) -> Row:
@@ -165,6 +170,7 @@ def _row(
         subscription.workflow,
         one.installation,
         one.attested,
+        unreachable(enrolled, source) if enrolled is not None and digest not in inactive else None,
     )
 
 

@@ -225,6 +225,7 @@ class Profile(Model):
     event_ignored: tuple[str, ...] = ()
     identity: Mapping[str, str] = Field(default_factory=dict)
     identity_optional: tuple[str, ...] = ()
+    identity_same: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)  # members that hold the same value
     facts: Mapping[str, str] = Field(default_factory=dict)  # further facts, pointers into the (item's) evidence
     delivery_id: DeliveryId
     actors: tuple[str, ...] = ()
@@ -285,6 +286,7 @@ def _bad_parts(profile: Profile) -> list[str]:
         *profile.event.parts,
         *(part for parts in profile.event.alternatives for part in parts),
         *profile.identity.values(),
+        *(part for same in profile.identity_same.values() for part in same),
         *profile.facts.values(),
         *profile.actors,
         *profile.delivery_id.agree,
@@ -308,8 +310,9 @@ def _bad_layout(proof: Proof) -> list[str]:
 def _bad_references(profile: Profile) -> list[str]:
     proof = profile.proof
     problems = [
-        f"identity_optional: {name} is no identity"
-        for name in profile.identity_optional
+        f"{key}: {name} is no identity"
+        for key, names in (("identity_optional", profile.identity_optional), ("identity_same", profile.identity_same))
+        for name in names
         if name not in profile.identity
     ]
     if isinstance(proof, JwtProof):

@@ -11,6 +11,7 @@ from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask
 from gateway.configuration import Configuration, load_configuration
 from gateway.credentials import load_key
+from gateway.doctor import unenrolled
 from gateway.doctor.secrets import secrets
 from gateway.environment import data_folder, resolve
 from gateway.errors import ConfigError, Problem, Unavailable
@@ -36,8 +37,8 @@ def check(config: Path, *, as_json: bool) -> None:
         raise SystemExit(2 if problems else 0)
     if problems:
         raise ConfigError(problems)
-    for finding in secrets(loaded):
-        if finding.state == "warn":
+    for finding in [*secrets(loaded), *unenrolled(loaded)]:
+        if finding.state == "warn" and finding.check in ("secrets", "never matches"):
             click.echo(f"warning: {finding.detail}\n    fix: {finding.fix}", err=True)
     click.echo(f"{config}: good. Sources: {len(loaded.sources)}, enrolled subscriptions: {len(loaded.enrolled)}.")
     for name in loaded.sources if loaded.settings.server.public_url else ():

@@ -21,10 +21,11 @@ from gateway.configuration import enrollments as known
 from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
+from gateway.reach import unreachable
 from gateway.reconcile import Reconciler, Row
 from gateway.settings import MODES
 from gateway.store import Store
-from gateway.subscriptions import Subscription, load_subscription
+from gateway.subscriptions import Enrolled, Subscription, load_subscription
 from gateway.suspension import PENDING
 from gateway.words import SETTLED
 
@@ -130,6 +131,9 @@ def _enroll(base: Base, file: Path, source: str, installation: int, given: Mappi
     except GitHubRefusal as refused:
         context = f"{refused.reason}, asked for installation {installation} and {subscription.repository}"
         refuse(f"{SETTLED.get(refused.reason, 'GitHub said no.')} ({context})")
+    never = unreachable(Enrolled(subscription, source, installation), base.sources[source])
+    if never is not None:
+        click.echo(f"warning: {never}", err=True)
     later = "opt-in and workflow are compared with the default branch when the gateway"
     unknown = f"{later} reaches it; were it suspended, it stays so"
     with waiting("comparing with the default branch", quiet=as_json):

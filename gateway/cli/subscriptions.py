@@ -39,4 +39,5 @@ def lines(row: enrollments.Row) -> str:
     why = [row.reason, SETTLED.get(row.reason)] if row.reason else []
     vouched = ", attested: nobody reads what runs" if row.attested else ""
     first = f"{row.state:10} {row.digest or '(no digest)'}  {row.source or '-'} > {row.repository or '-'}"
-    return f"{first}\n           " + printable(": ".join([row.file + vouched, *filter(None, why)]))
+    never = f"\n           warning: {printable(row.warning)}" if row.warning else ""
+    return f"{first}\n           " + printable(": ".join([row.file + vouched, *filter(None, why)])) + never

@@ -11,6 +11,7 @@ from gateway.doctor.secrets import keys_side
 from gateway.doctor.store import store_side
 from gateway.errors import ConfigError
 from gateway.github import open_session
+from gateway.reach import unreachable
 
 
 async def examine(path: Path) -> Findings:
@@ -46,4 +47,9 @@ def unenrolled(configuration: Configuration) -> list[Finding]:
     for one, reason in configuration.index.inactive:
         fix = "recompile it for a profile that the source has, or enroll it for another source"
         found.append(Finding("enrollment", "fail", f"{one.subscription.digest} is inactive: {reason}", fix))
+    for one in configuration.enrolled:
+        never = unreachable(one, configuration.sources.get(one.source))
+        if never is not None:
+            fix = "correct the source's identity, or grant what it has and compile again"
+            found.append(Finding("never matches", "warn", f"{one.subscription.digest}: {never}", fix))
     return found

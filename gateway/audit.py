@@ -83,7 +83,7 @@ def note_or_keep(base: Base, action: str, who: str | None = None, **fields: Any)
         with contextlib.suppress(Unavailable, ConfigError):
             note(base, action, who, **fields)
             return
-    folder = base.file.parent / base.settings.subscriptions.path
+    folder = base.folder
     line = json.dumps(_entry(action, who, fields), separators=(",", ":")) + "\n"
     while not _keep(folder / KEPT, line.encode()):
         pass  # it was claimed while we waited for it: the next one is new
@@ -114,7 +114,7 @@ async def take_kept(store: Store, base: Base | Configuration) -> int:
 
     The file is claimed by renaming it. A claim whose owner died is taken again: an entry may then stand twice, never not.
     """
-    folder = base.file.parent / base.settings.subscriptions.path
+    folder = base.folder
     taken = 0
     for path in sorted(folder.glob(KEPT + "*")):
         claim = folder / f"{KEPT}.{uuid7()}"

@@ -60,13 +60,9 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Base):
     """What a process runs on: the settings and all that they name, loaded and checked together."""
 
-    file: Path
-    settings: Settings
-    profiles: Mapping[str, Profile]
-    sources: Mapping[str, Source]
     enrolled: tuple[Enrolled, ...]
     index: Index
     documents: Mapping[bytes, Subscription] = field(default_factory=dict)  # by the SHA-256 of their bytes

@@ -7,7 +7,6 @@ nothing and says so.
 import asyncio
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from gateway import audit, log
@@ -43,7 +42,7 @@ class Reloader:
         while True:
             asked = await self._wait()
             try:
-                now = await asyncio.to_thread(folder_stamp, self._folder())
+                now = await asyncio.to_thread(folder_stamp, self._gateway.configuration.folder)
             except OSError as error:  # no descriptor is free, say: nothing that has to end a process that serves
                 log.event("reload-unseen", logging.WARNING, problem=error.strerror)
                 if asked:
@@ -66,10 +65,6 @@ class Reloader:
             return False
         self._asked.clear()
         return True
-
-    def _folder(self) -> Path:
-        configuration = self._gateway.configuration
-        return configuration.file.parent / configuration.settings.subscriptions.path
 
 
 async def reload(gateway: Gateway) -> bool:

@@ -51,6 +51,9 @@ ADMIN_READ_S = 30  # its pages read bodies without a deadline of their own
 UNREAD_S = 30  # a client that reads nothing of its answers for so long is cut off
 
 
+LOST = "mount or restore the folder; if all of it was revoked, make an empty one there: that ends what waits"
+
+
 class PortTaken(Exception):  # noqa: N818 (told to the operator, exit 3)
     """A bind address is in use."""
 
@@ -104,11 +107,10 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     loop.set_exception_handler(_log_loop_error)
     async with AsyncExitStack() as stack:
-        try:
-            store, low_on_disk = await open_store(stack, configuration)
-        except Unavailable as error:
-            log.event("store-unavailable", logging.ERROR, reason=error.reason)
+        opened = await fit_store(stack, configuration)
+        if opened is None:
             return 3
+        store, low_on_disk = opened
         session = await stack.enter_async_context(open_session())
         watch = await open_watch(stack, configuration, store, worker=binds.get("worker"))
         gateway = Gateway(
@@ -163,6 +165,27 @@ async def serve(
                 failed = True
     log.event("stopped")
     return 3 if failed else 0
+
+
+async def fit_store(stack: AsyncExitStack, configuration: Configuration) -> tuple[Store, Callable[[], bool]] | None:
+    """Open the store; None, with a line in the log, where nothing can be started on it.
+
+    Work that waits for subscriptions whose folder does not exist is kept: a lost mount must not end it as revoked.
+    """
+    try:
+        store, low_on_disk = await open_store(stack, configuration)
+        lost = not configuration.folder.exists()
+        depths = [await store.depth(name) for name in sorted(await store.sources())] if lost else []
+    except Unavailable as error:
+        log.event("store-unavailable", logging.ERROR, reason=error.reason)
+        return None
+    waiting, folder = sum(depth.waiting + depth.sealed for depth in depths), str(configuration.folder)
+    if waiting:
+        log.event(
+            "start-refused", logging.ERROR, reason="subscriptions-missing", folder=folder, waiting=waiting, fix=LOST
+        )
+        return None
+    return store, low_on_disk
 
 
 def _apps(gateway: Gateway, lookout: Lookout, role: str) -> list[tuple[str, Any]]:

@@ -21,7 +21,7 @@ from gateway import answers, asks, audit, dispatcher, letters, settling
 from gateway.configuration import load_configuration
 from gateway.environment import data_folder
 from gateway.store import Store, uuid7
-from tests.operating import LINEAR, admit, gateway, write
+from tests.operating import APP_ID, LINEAR, admit, gateway, write
 from tests.valkey import PrivateValkey
 
 T = TypeVar("T")
@@ -492,3 +492,45 @@ def test_an_explanation_says_what_became_of_it_and_what_to_do(server: PrivateVal
     stored(server, record)
     text = gateway(config, "explain", str(refused["id"])).stdout
     assert "Compare the secret with the provider's" in text
+
+
+def served(config: Path, *more: str) -> tuple[int | None, list[dict[str, Any]]]:
+    """Serve until it is up or has ended; return the exit code, None where it had to be ended, and its log."""
+    command = [sys.executable, "-m", "gateway", "serve", *more, "--admin-bind", "127.0.0.1:0", "--config", str(config)]
+    told: list[dict[str, Any]] = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            told.append(json.loads(line) if line.startswith("{") else {"text": line})
+            if told[-1].get("event") == "serving":
+                process.terminate()
+        code = process.wait(60)
+    return (None if any(one.get("event") == "serving" for one in told) else code), told
+
+
+@pytest.mark.parametrize("role", ["all", "receive", "dispatch"])
+def test_a_lost_subscriptions_folder_does_not_end_what_waits(server: PrivateValkey, config: Path, role: str) -> None:
+    queued = stored(server, lambda store: admit(store, load_configuration(config)))
+    enrolled = config.parent / "enrolled"
+    whole = config.read_text()
+    head = whole.partition("[[enrollments]]")[0].replace(str(data_folder("subscriptions") / "examples"), str(enrolled))
+    head = head.replace(f"app_id = {APP_ID}", f'app_id = {APP_ID}\nsender_id = 7\napi_url = "http://127.0.0.1:1"')
+    config.write_text('[server]\nbind = "127.0.0.1:0"\n' + head)
+    code, told = served(config, "--role", role)
+    refused = next(one for one in told if one.get("event") == "start-refused")
+    assert code == 3
+    assert (refused["reason"], refused["folder"], refused["waiting"]) == ("subscriptions-missing", str(enrolled), 1)
+    assert "mount or restore" in refused["fix"]
+    depth = stored(server, lambda store: store.depth("linear-acme"))
+    assert (depth.waiting, depth.dead) == (1, 0), queued
+    with server.client() as client:
+        client.flushall()
+    assert served(config, "--role", role)[0] is None  # a first start needs no folder
+
+
+def test_an_empty_subscriptions_folder_is_a_revocation(server: PrivateValkey, config: Path) -> None:
+    stored(server, lambda store: admit(store, load_configuration(config)))
+    (config.parent / "enrolled").mkdir()
+    text = config.read_text().partition("[[enrollments]]")[0]
+    config.write_text(text.replace(str(data_folder("subscriptions") / "examples"), "enrolled"))
+    assert served(config, "--role", "dispatch")[0] is None

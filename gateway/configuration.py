@@ -92,6 +92,25 @@ def load_configuration(path: Path, before: Configuration | None = None) -> Confi
     return Configuration(path, base.settings, base.profiles, base.sources, enrolled, index, documents, stamp)
 
 
+def look(path: Path) -> tuple[Configuration | None, list[Problem]]:
+    """Read what can be read, and every problem: for looking at the rest of a deployment; nothing may run on it.
+
+    None where there is nothing to look at.
+    """
+    try:
+        base, problems = _load_base(path, secrets=True)
+    except ConfigError as error:
+        return None, list(error.problems)
+    enrolled: tuple[Enrolled, ...] = ()
+    try:
+        enrolled, found = enrollments(base)
+        problems += found
+    except ConfigError as error:
+        problems += [] if any(problem.key == "subscriptions.path" for problem in problems) else error.problems
+    index = build_index(enrolled, base.sources)
+    return Configuration(path, base.settings, base.profiles, base.sources, enrolled, index), problems
+
+
 def load_base(path: Path) -> Base:
     """Read the file without the enrolled documents and without a secret's value, for a command that needs neither.
 

@@ -172,6 +172,45 @@ async def test_one_broken_part_hides_no_other(deployment: Deployment) -> None:
     assert "planted" not in str(broken)
 
 
+async def test_a_missing_secret_hides_no_other_check(deployment: Deployment) -> None:
+    (deployment.config.parent / "linear").unlink()
+    deployment.exposed = True
+    found = await deployment.findings()
+    (wrong,) = [one for one in found if one.check == "configuration"]
+    assert (wrong.state, "sources.linear-acme.secrets.0" in wrong.detail) == ("fail", True)
+    assert {one.check for one in found} >= {
+        "DNS", "reachability", "admin side", "GitHub App", "clock", "installation", "repository", "JWKS", "store", "queue",
+    }  # fmt: skip
+    assert {one.check for one in found if one.state == "fail"} == {"configuration", "admin side"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hidden"),
+    [
+        (f"app_id = {APP_ID}", 'app_id = "x"', {"GitHub App", "installation", "repository"}),
+        ("[store]", "[store]\nnonsense = 1", {"store", "rotation", "queue"}),
+        ('profile = "linear"', 'profile = "liner"', set()),
+        ("[subscriptions]", "[subscriptions]\nnonsense = 1", set()),
+        (f'subscription = "{LINEAR["digest"]}"', f'subscription = "sha256:{"0" * 64}"', {"installation", "repository"}),
+    ],
+)
+async def test_a_wrong_key_hides_its_own_part_alone(
+    deployment: Deployment, old: str, new: str, hidden: set[str]
+) -> None:
+    deployment.edit(old, new)
+    found = await deployment.findings()
+    assert "fail" in {one.state for one in found if one.check == "configuration"}
+    parts = {"DNS", "GitHub App", "JWKS", "store"}
+    assert {one.check for one in found} >= parts - hidden
+    assert not {one.check for one in found} & hidden
+    assert {one.check for one in found if one.state == "fail"} == {"configuration"}
+
+
+async def test_what_is_no_toml_is_all_that_can_be_told(deployment: Deployment) -> None:
+    deployment.config.write_text("[[[")
+    assert {one.check for one in await deployment.findings()} == {"configuration"}
+
+
 async def test_the_store(deployment: Deployment, server: PrivateValkey) -> None:
     deployment.edit("[subscriptions]", "wait_replicas = 1\n[subscriptions]")
     assert "wait_replicas asks for 1" in (await deployment.broken())["store"].detail

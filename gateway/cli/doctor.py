@@ -26,7 +26,7 @@ def doctor(config: Path, *, as_json: bool) -> None:
     """Check public address, clock, store, GitHub App, keys and secrets of a deployment; print what to mend.
 
     Run it where the gateway runs, under its user. Changes nothing. Exit 1 where something fails, 2 where the
-    configuration cannot be loaded.
+    configuration is wrong, which hides no other part.
     """
     found = asyncio.run(_examine(config, quiet=as_json))
     failed = [one for one in found if one.state == "fail"]

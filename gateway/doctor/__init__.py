@@ -1,39 +1,50 @@
 """Look at a deployment from the outside in, and say what to mend. Changes nothing, and needs no running gateway."""
 
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
-from gateway.configuration import Configuration, load_configuration
+import aiohttp
+
+from gateway.configuration import Configuration, look
 from gateway.doctor.app import github_side
 from gateway.doctor.finding import Finding, Findings, of_problem
 from gateway.doctor.public import public_side
 from gateway.doctor.secrets import keys_side
 from gateway.doctor.store import store_side
-from gateway.errors import ConfigError
 from gateway.github import open_session
 from gateway.reach import unreachable
+from gateway.salvage import concerns
+
+# what each part needs of the configuration, and looks at
+PARTS: Mapping[str, Callable[[Configuration, aiohttp.ClientSession], Findings]] = {
+    "server.public_url": public_side,
+    "github": github_side,
+    "admission": keys_side,
+    "store": store_side,
+}
 
 
 async def examine(path: Path) -> Findings:
-    """Yield findings as they are made, the configuration first; without one, nothing else can be looked at."""
-    try:
-        configuration = load_configuration(path)
-    except ConfigError as error:
-        for problem in error.problems:
-            yield of_problem("configuration", problem)
+    """Yield findings as they are made, the configuration first; what it says wrong of one part hides no other part."""
+    configuration, problems = look(path)
+    for problem in problems:
+        yield of_problem("configuration", problem)
+    if configuration is None:
         return
-    count, sources = len(configuration.enrolled), len(configuration.sources)
-    yield Finding("configuration", "ok", f"{path}: {sources} source(s), {count} enrolled subscription(s)")
-    for finding in unenrolled(configuration):
-        yield finding
+    if not problems:
+        count, sources = len(configuration.enrolled), len(configuration.sources)
+        yield Finding("configuration", "ok", f"{path}: {sources} source(s), {count} enrolled subscription(s)")
+        for finding in unenrolled(configuration):
+            yield finding
+    wrong = [problem.key for problem in problems if problem.file == str(path)]
     async with open_session() as session:
-        for part in (public_side, github_side, keys_side):
+        for key, part in PARTS.items():
+            if concerns(key, wrong):  # it was told; what stands in for it is nobody's
+                continue
             async with aclosing(part(configuration, session)) as found:
                 async for finding in found:
                     yield finding
-        async with aclosing(store_side(configuration)) as found:
-            async for finding in found:
-                yield finding
 
 
 def unenrolled(configuration: Configuration) -> list[Finding]:

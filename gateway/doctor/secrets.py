@@ -38,13 +38,18 @@ async def keys_side(configuration: Configuration, session: aiohttp.ClientSession
 
 
 def secrets(configuration: Configuration) -> list[Finding]:
-    """Files that others may read, and secrets that can be guessed. That they are there, the configuration has checked."""
-    named, found = references(configuration.settings), []
+    """Files that others may read, and secrets that can be guessed. Whether they are there, the configuration says."""
+    named, found, missing = references(configuration.settings), [], 0
     for key, reference in named:
         path = Path(reference.removeprefix("file:"))
+        try:
+            secret = resolve(reference)
+        except ValueError:  # a problem of the configuration, told there
+            missing += 1
+            continue
         if reference.startswith("file:") and stat.S_IMODE(path.stat().st_mode) & 0o007:
             found.append(Finding("secrets", "warn", f"{key}: {path} is readable by everyone", f"chmod o= {path}"))
-        if len(resolve(reference)) < LEAST_SECRET:
+        if len(secret) < LEAST_SECRET:
             detail = f"{key}: {reference} has fewer than {LEAST_SECRET} bytes"
             found.append(Finding("secrets", "warn", detail, "use at least 32 random bytes: openssl rand -hex 32"))
-    return found or [Finding("secrets", "ok", f"{len(named)} present")]
+    return found or ([] if missing else [Finding("secrets", "ok", f"{len(named)} present")])

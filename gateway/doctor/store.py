@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+import aiohttp
+
 from gateway.configuration import Configuration
 from gateway.doctor.finding import Finding, Findings, of_problem, skew
 from gateway.errors import ConfigError, Unavailable
@@ -13,7 +15,7 @@ from gateway.store import Store
 STUCK_S = 3_600.0
 
 
-async def store_side(configuration: Configuration) -> Findings:
+async def store_side(configuration: Configuration, _session: aiohttp.ClientSession) -> Findings:
     """Whether the store answers, what it would survive, which secrets were used, and what waits in it."""
     logging.getLogger("gateway.store").setLevel(logging.CRITICAL)  # it is reported here
     try:

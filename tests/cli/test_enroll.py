@@ -4,10 +4,14 @@ import json
 import shutil
 import tomllib
 import urllib.request
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
 
 from gateway.audit import KEPT
+from gateway.cli import main
 from gateway.cli.subscriptions import lines
 from gateway.compile import encode
 from gateway.configuration import load_configuration
@@ -291,3 +295,27 @@ def test_what_is_enrolled_is_what_is_loaded(desk: Desk, monkeypatch: pytest.Monk
     assert desk.enroll(LINEAR, "linear-acme", "--mode", "deny").exit_code == 0
     [one] = load_configuration(desk.config).enrolled
     assert (one.subscription.digest, one.source, one.installation, one.mode) == (DIGEST, "linear-acme", 5001, "deny")
+
+
+def test_compose_has_a_container_that_enrolls_as_the_document_says(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folders laid out as the mounts do: what serves reads what the documented command wrote."""
+    root = Path(__file__).parents[2]
+    services = YAML(typ="safe").load(root / "deploy/compose.yaml")["services"]
+    assert services["gateway"]["volumes"][1] == services["operator"]["volumes"][1] + ":ro"
+    assert services["gateway"]["volumes"][0] == services["operator"]["volumes"][0]
+    shared = {"build", "networks", "secrets", "read_only", "cap_drop", "security_opt", "depends_on", "tmpfs"}
+    assert all(services["gateway"][key] == services["operator"][key] for key in shared)
+    text = (root / "docs/operations.md").read_text()
+    commands = [line.split()[7:] for line in text.splitlines() if "run --rm operator" in line]
+    assert [command[0] for command in commands] == ["enroll", "subscriptions", "doctor"]
+    desk.config.write_text(desk.config.read_text().replace('[subscriptions]\npath = "enrolled"\n', ""))
+    monkeypatch.chdir(desk.folder)  # the image's WORKDIR
+    Path("subscriptions").mkdir()
+    shutil.copy(LINEAR, "subscriptions/triage.json")
+    done = CliRunner().invoke(main, commands[0])
+    assert done.exit_code == 0, done.output
+    assert sorted(file.name for file in Path("subscriptions/enrolled").glob("triage.*")) == [
+        "triage.json",
+        "triage.toml",
+    ]
+    assert "active" in CliRunner().invoke(main, commands[1]).stdout

@@ -104,7 +104,7 @@ async def test_a_slow_or_vanishing_client_holds_nothing(home: House, monkeypatch
         began = time.monotonic()
         status, _, body = await send(address, whole[:-20])
         assert (status, json.loads(body)["reason"]) == (408, "body-too-slow")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 15  # without the deadline it would wait for ever
         _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(address).port)
         writer.write(whole[:-20])
         await writer.drain()

@@ -341,7 +341,7 @@ async def test_a_full_disk_or_a_dead_store_consumes_nothing(valkey: PrivateValke
         status, answered, _ = await driver.post("github-acme", headers, body)
         assert status == 503
         assert int(answered["retry-after"]) > 0
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 15
         assert (await driver.call("/readyz", {}, b"", method="GET"))[0] == 503
         assert (await driver.call("/api/v1/deliveries", {}, b"", method="GET", admin=True))[0] == 503
         assert (await driver.call("/healthz", {}, b"", method="GET"))[0] == 200

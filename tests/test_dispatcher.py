@@ -183,27 +183,25 @@ async def test_an_admitted_event_is_dispatched(house: House) -> None:
     assert kept.envelope_digest.startswith("sha256:")
 
 
-async def test_a_wake_is_answered_at_once(house: House) -> None:
+async def test_a_wake_is_answered_before_the_next_poll(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POLL_MIN_S", "POLL_MAX_S"):
+        monkeypatch.setattr(f"gateway.dispatcher.{name}", 600.0)
     enrolled = house.enroll("acme/web")
     dispatcher = house.start()
     await house.app.token(11, "acme/web")
-    waits = []
     for sources in (("s1",), ()):
-        await asyncio.sleep(1.5)  # its poll is at its slowest
+        await asyncio.sleep(0.5)  # it looked, found nothing and sleeps
         seen = len(house.sent)
         await house.admit(enrolled)
-        began = time.monotonic()
         dispatcher.wake(*sources)
-        await until(lambda seen=seen: len(house.sent) > seen)  # type: ignore[misc]
-        waits.append(time.monotonic() - began)
-    assert max(waits) < 0.15
+        await until(lambda seen=seen: len(house.sent) > seen, 30)  # type: ignore[misc]
 
 
 async def test_without_a_wake_a_poll_finds_it(house: House) -> None:
     house.start()
     await asyncio.sleep(0.1)
     await house.admit(house.enroll("acme/web"))
-    await until(lambda: len(house.sent) == 1, 2.5)
+    await until(lambda: len(house.sent) == 1, 15)
 
 
 @pytest.mark.parametrize("ahead_s", [3_600, -3_600])
@@ -475,19 +473,17 @@ async def test_what_makes_no_valid_envelope_is_a_dead_letter(house: House, queue
 
 
 async def test_a_stuck_repository_delays_no_other(house: House) -> None:
-    house.script("acme/web", *[{"delay_s": 2.0}] * 40)
+    house.script("acme/web", *[{"delay_s": 20.0}] * 40)
     for number in range(40):
         await house.admit(house.enroll("acme/web", name=str(number)))
     house.start()
     await until(lambda: house.github.double.in_flight >= 4)
-    began = time.monotonic()
     for _ in range(5):
         await house.admit(house.enroll("acme/api"))
         await house.admit(house.enroll("beta/app", 12))
     assert house.dispatcher is not None
     house.dispatcher.wake()
-    await until(lambda: {sent["repo"] for sent in house.sent} >= {"acme/api", "beta/app"}, 1.5)
-    assert time.monotonic() - began < 1.5
+    await until(lambda: {sent["repo"] for sent in house.sent} == {"acme/api", "beta/app"}, 15)
     house.dispatcher._drain_s = 0.0
 
 
@@ -498,7 +494,7 @@ async def test_a_repository_that_answers_500_for_ever_delays_no_other(house: Hou
         await house.admit(house.enroll("acme/web", name=str(number)))
     dispatcher = house.start()
     calls = house.github.double.calls
-    await until(lambda: calls["dispatch"] >= 6, 30)
+    await until(lambda: dispatcher.circuit.holds("acme/web"), 30)
     for number in range(12):
         sent, failed = len(house.sent), calls["dispatch"] - len(house.sent)
         await house.admit(house.enroll("beta/app" if number % 2 else "acme/api", 12 if number % 2 else 11))
@@ -685,9 +681,7 @@ async def test_stop_is_bounded_and_the_lease_brings_it_back(house: House, monkey
     await house.admit(house.enroll("acme/web"))
     house.start(drain_s=0.1)
     await until(lambda: house.github.double.in_flight == 1)
-    began = time.monotonic()
-    await house.stop()
-    assert time.monotonic() - began < 1
+    await asyncio.wait_for(house.stop(), 4)  # the answer would take five
     assert house.sent == []
     house.start()
     await until(lambda: len(house.sent) == 1, 5)

@@ -43,7 +43,7 @@ async def test_uvicorn_waits_for_a_head_only_so_long(before: bytes) -> None:
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         began = time.monotonic()
         writer.write(b"POST / HTTP/1.1\r\nhost")
-        for _ in range(40):  # a byte now and then does not prolong it
+        for _ in range(200):  # a byte now and then does not prolong it
             if reader.at_eof():
                 break
             with contextlib.suppress(ConnectionError):
@@ -51,7 +51,7 @@ async def test_uvicorn_waits_for_a_head_only_so_long(before: bytes) -> None:
                 await writer.drain()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(reader.read(100), 0.1)
-        assert 0.5 < time.monotonic() - began < 3
+        assert 0.5 < time.monotonic() - began < 15
         assert reader.at_eof()
         writer.close()
 

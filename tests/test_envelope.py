@@ -3,10 +3,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
 from gateway import envelope
 from gateway.canonical import canonical_json, digest, event_id
@@ -50,7 +50,7 @@ def test_build_makes_the_whole_dispatch_body() -> None:
 def test_an_event_survives_the_wire() -> None:
     original = event(organizations="o", teams="é")
     assert EnvelopeEvent.from_json(json.loads(json.dumps(original.to_json()))) == original
-    with pytest.raises(ValueError, match=r"id: fails pattern"):
+    with pytest.raises(ValueError, match=r"fails required \(url, types, filters\)"):
         EnvelopeEvent.from_json({"id": "x"})
 
 
@@ -85,9 +85,9 @@ def test_twenty_events_and_no_more() -> None:
 
 
 def test_the_schema_is_a_valid_closed_2020_12_schema() -> None:
-    Draft202012Validator.check_schema(SCHEMA)
+    jsonschema_rs.meta.validate(SCHEMA)
     assert SCHEMA["$id"] == "urn:webhook-gateway:envelope:2"
-    Draft202012Validator(SCHEMA).validate(body())
+    jsonschema_rs.validate(SCHEMA, body())
     for part in (SCHEMA, *(SCHEMA["$defs"][name] for name in ("client_payload", "gateway", "event"))):
         assert part["additionalProperties"] is False
         assert set(part["required"]) == set(part["properties"])
@@ -135,8 +135,8 @@ def url(text: str) -> Change:
         (lambda d: event_of(d).update(types=["A"]), r"types\[0\]: fails pattern"),
         (lambda d: event_of(d).update(id="uri:x"), "id: fails pattern"),
         (lambda d: event_of(d).update(id="uri:" + "0" * 64), "id: is not the identity"),
-        (lambda d: event_of(d).update(filters={"Teams": ["t"]}), "filters: fails pattern"),
-        (lambda d: event_of(d).update(filters={"teams\n": ["t"]}), "filters: fails pattern"),
+        (lambda d: event_of(d).update(filters={"Teams": ["t"]}), "filters: fails propertyNames"),
+        (lambda d: event_of(d).update(filters={"teams\n": ["t"]}), "filters: fails propertyNames"),
         (lambda d: event_of(d).update(filters={"teams": []}), "teams: fails minItems"),
         (lambda d: event_of(d).update(filters={"teams": ["a", "b"]}), "teams: fails maxItems"),
         (lambda d: event_of(d).update(filters={"teams": [7]}), r"teams\[0\]: fails type"),

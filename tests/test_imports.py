@@ -8,7 +8,7 @@ import pytest
 from gateway.cli import COMMANDS, main
 
 HEAVY = (
-    "aiohttp", "cryptography", "hypercorn", "jinja2", "jsonschema", "jwt", "opentelemetry", "prometheus_client", "pydantic",
+    "aiohttp", "cryptography", "hypercorn", "jinja2", "jsonschema_rs", "jwt", "opentelemetry", "prometheus_client", "pydantic",
     "redis", "rich", "ruamel.yaml", "starlette", "tomlkit", "uvicorn",
 )  # fmt: skip
 

@@ -46,7 +46,9 @@ CASES: dict[str, tuple[bytes, int]] = {
     "another name": (request("GET /metrics HTTP/1.1", "evil.example"), 421),
     "a proxy's word for it": (request("GET /metrics HTTP/1.1", "evil.example", b"X-Forwarded-Host: localhost"), 421),
     "the standard header too": (request("GET /metrics HTTP/1.1", "evil.example", b"Forwarded: host=localhost"), 421),
-    "absolute form": (request("GET http://localhost/metrics HTTP/1.1", "evil.example"), 421),
+    # the target's authority is the host then, whatever Host says: https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2
+    "absolute form": (request("GET http://evil.example/metrics HTTP/1.1", "localhost"), 421),
+    "absolute form of an own name": (request("GET http://localhost/metrics HTTP/1.1", "evil.example"), 200),
     "user information": (request("GET /metrics HTTP/1.1", "evil@127.0.0.1"), 421),
     "a trailing dot": (request("GET /metrics HTTP/1.1", "localhost."), 421),
     "an own name in front": (request("GET /metrics HTTP/1.1", "localhost.evil.example"), 421),

@@ -386,7 +386,7 @@ def profile_names(folder: Path) -> list[str]:
 def load_profiles(folder: Path, wanted: Iterable[str] | None = None) -> dict[str, Profile]:
     """Read the `wanted` profiles that a folder has, or all, by name. Raises ConfigError with the problems of all those files.
 
-    Reading one takes some 20 ms: a start reads what its sources have.
+    Reading one takes several ms: a start reads what its sources have.
     """
     profiles: dict[str, Profile] = {}
     problems: list[Problem] = []

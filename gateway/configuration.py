@@ -207,7 +207,7 @@ def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
         )
     problems += _place_problems(path, settings)
     if secrets:
-        problems += _secret_problems(path, settings, sources) + _operator_problems(path, settings, profiles)
+        problems += _secret_problems(path, settings, sources, profiles)
     keys = [problem.key for problem in told]
     return Base(path, settings, profiles, sources), [*told, *(p for p in problems if not concerns(p.key, keys))]
 
@@ -245,41 +245,61 @@ def _place_problems(path: Path, settings: Settings) -> list[Problem]:
     return problems
 
 
-def _secret_problems(path: Path, settings: Settings, sources: Mapping[str, Source]) -> list[Problem]:
+def _resolved(settings: Settings) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Read each secret once: its value by reference, and why a reference has none. A file may change between two reads."""
+    values: dict[str, bytes] = {}
+    missing: dict[str, str] = {}
+    for reference in dict.fromkeys(reference for _, reference in references(settings)):
+        try:
+            values[reference] = resolve(reference)
+        except ValueError as error:
+            missing[reference] = str(error)
+    return values, missing
+
+
+def _secret_problems(
+    path: Path, settings: Settings, sources: Mapping[str, Source], profiles: Mapping[str, Profile]
+) -> list[Problem]:
+    values, missing = _resolved(settings)
     problems = [
-        Problem(str(path), key, str(error), "set it, or correct the reference")
+        Problem(str(path), key, missing[reference], "set it, or correct the reference")
         for key, reference in references(settings)
-        if (error := _unresolved(reference)) is not None
+        if reference in missing
     ]
-    good = [(key, reference) for key, reference in references(settings) if _unresolved(reference) is None]
     fix = "write the secret alone, on one line"
     problems += [
         Problem(str(path), key, f"{reference} {error}", fix)
-        for key, reference in good
-        if key != "github.private_key" and (error := text_problem(resolve(reference))) is not None
+        for key, reference in references(settings)
+        if key != "github.private_key"
+        and reference in values
+        and (error := text_problem(values[reference])) is not None
     ]
     odd = {problem.key for problem in problems}
-    return problems + [
+    problems += [
         Problem(str(path), key, error, f"{reference} must hold the provider's own secret")
         for name, source in sources.items()
         for label, reference, _ in settings.sources[name].references()
         if (key := f"sources.{name}.secrets.{label}") not in odd
-        and (error := secret_problem(source.profile.proof, resolve(reference)))
+        and (error := secret_problem(source.profile.proof, values[reference]))
     ]
+    return problems + _operator_problems(path, settings, profiles, values)
 
 
-def _operator_problems(path: Path, settings: Settings, profiles: Mapping[str, Profile]) -> list[Problem]:
+def _operator_problems(
+    path: Path, settings: Settings, profiles: Mapping[str, Profile], values: Mapping[str, bytes]
+) -> list[Problem]:
     """What an operator's own secrets must be: a token long enough to withstand guessing, a Standard Webhooks secret."""
     fix = "use 16 or more random characters, such as the output of: openssl rand -base64 24"
     problems = [
         Problem(str(path), f"server.operator_tokens.{place}", f"{reference} is shorter than {LEAST_TOKEN} bytes", fix)
         for place, reference in enumerate(settings.server.operator_tokens)
-        if _unresolved(reference) is None and len(resolve(reference)) < LEAST_TOKEN
+        if reference in values and len(values[reference]) < LEAST_TOKEN
     ]
     notifications = settings.notifications
-    if notifications is not None and _unresolved(notifications.secret) is None:
-        error = secret_problem(profiles[NOTIFYING].proof, resolve(notifications.secret))
-        if error is None and resolve(notifications.secret).startswith(b"whpk_"):
+    if notifications is not None and notifications.secret in values:
+        secret = values[notifications.secret]
+        error = secret_problem(profiles[NOTIFYING].proof, secret)
+        if error is None and secret.startswith(b"whpk_"):
             error = "is a public key, which cannot sign"
         if error is not None:
             problems.append(Problem(str(path), "notifications.secret", error, "give the secret that your receiver has"))
@@ -361,14 +381,6 @@ def _source_problems(path: Path, key: str, source: SourceSettings, profile: Prof
             fix = "write the value; gateway profiles show says where it stands in a delivery"
             problems.append(Problem(str(path), f"{key}.identity.{name}", "is still the placeholder ...", fix))
     return problems
-
-
-def _unresolved(reference: str) -> str | None:
-    try:
-        resolve(reference)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def _documents(folder: Path, known: Mapping[bytes, Subscription]) -> tuple[dict[bytes, Subscription], list[Problem]]:

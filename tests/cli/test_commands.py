@@ -2,7 +2,7 @@ import json
 import os
 import re
 import shutil
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -224,7 +224,7 @@ def test_something_outside_failed_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> 
     def away(_folder: Path) -> None:
         raise Unavailable("store-away", 5)
 
-    monkeypatch.setattr(sys.modules["gateway.cli.profiles"], "load_profiles", away)  # the group has the name too
+    monkeypatch.setattr(import_module("gateway.cli.profiles"), "load_profiles", away)
     status, text = run("profiles", "list")
     assert status == 3
     assert "try again in 5 s" in text

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gateway.demo import KID, Stage, make_secret
 from gateway.environment import data_folder
+from tests.e2e.logs import lines, until_logged
 
 pytestmark = pytest.mark.e2e
 EXAMPLES = data_folder("subscriptions") / "examples"
@@ -48,20 +49,6 @@ class Operator:
         rows: list[dict[str, Any]] = json.loads(out)["subscriptions"]
         return rows
 
-    def log(self) -> list[dict[str, Any]]:
-        return [
-            json.loads(line) for line in (self.stage.folder / "gateway.log").read_text().splitlines() if line[:1] == "{"
-        ]
-
-    async def until_logged(self, event: str, after: int = 0, within: float = 5.0) -> dict[str, Any]:
-        end = time.monotonic() + within
-        while time.monotonic() < end:
-            found = [line for line in self.log()[after:] if line.get("event") == event]
-            if found:
-                return found[0]
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"{event} was not logged: {self.log()[after:]}")
-
 
 async def outcome(stage: Stage, source: str) -> str:
     sample = next(one for one in stage.samples if one["source"] == source)
@@ -86,19 +73,19 @@ async def test_revoke_and_enroll_again_are_noticed_by_the_running_receiver() -> 
         digest = json.loads(document.read_bytes())["digest"]
         assert {row["state"] for row in await operator.rows()} == {"active"}
         assert await outcome(stage, "linear-acme") == "forwarded"
-        seen = len(operator.log())
+        seen = len(lines(operator.stage))
         code, _, err = await operator.run("revoke", digest)
         assert code == 0, err
-        await operator.until_logged("reloaded", seen)
+        await until_logged(operator.stage, event="reloaded", after=seen)
         assert await outcome(stage, "linear-acme") == "ignored"
         assert digest not in {row["digest"] for row in await operator.rows()}
         assert (await operator.run("revoke", digest))[0] == 1
         for _ in range(2):  # twice: it is the same enrollment
-            seen = len(operator.log())
+            seen = len(lines(operator.stage))
             enroll = ("enroll", str(document), "--source", "linear-acme", "--installation", "5001")
             code, out, err = await operator.run(*enroll)
             assert code == 0, err
-            await operator.until_logged("reloaded", seen)
+            await until_logged(operator.stage, event="reloaded", after=seen)
             assert [row["state"] for row in await operator.rows() if row["digest"] == digest] == ["active"]
         assert "already" in out
         assert await outcome(stage, "linear-acme") == "forwarded"
@@ -119,29 +106,29 @@ async def test_a_reload_drops_no_request_and_a_bad_one_keeps_the_old_set() -> No
 
         loaders = [asyncio.create_task(load(stage.session)) for _ in range(8)]
         for _ in range(5):
-            seen = len(operator.log())
+            seen = len(lines(operator.stage))
             stage.receiver.send_signal(signal.SIGHUP)
-            await operator.until_logged("reloaded", seen, 10)
+            await until_logged(operator.stage, event="reloaded", after=seen)
         text = operator.config.read_text()
         operator.config.write_text(text + "\n[nonsense]\nx = 1\n")
-        seen = len(operator.log())
+        seen = len(lines(operator.stage))
         stage.receiver.send_signal(signal.SIGHUP)
-        assert (await operator.until_logged("reload-refused", seen, 10))["key"] == "nonsense"
+        assert (await until_logged(operator.stage, event="reload-refused", after=seen))["key"] == "nonsense"
         operator.config.write_text(text)
         # a document that was changed by hand: it never activates, and what ran goes on
         changed = operator.enrolled / "linear-issue-created.json"
         document = json.loads(changed.read_bytes())
         document["grants"]["teams"].append("another-team")
-        seen = len(operator.log())
+        seen = len(lines(operator.stage))
         changed.write_text(json.dumps(document))
-        assert "digest" in (await operator.until_logged("reload-refused", seen, 10))["key"]
+        assert "digest" in (await until_logged(operator.stage, event="reload-refused", after=seen))["key"]
         rows = [row for row in await operator.rows() if row["source"] == "linear-acme"]
         assert [row["state"] for row in rows] == ["mismatched"]
         assert "does not match" in rows[0]["reason"]
         assert await outcome(stage, "linear-acme") == "forwarded"
-        seen = len(operator.log())
+        seen = len(lines(operator.stage))
         shutil.copy(EXAMPLES / "linear-issue-created.json", changed)
-        await operator.until_logged("reloaded", seen, 10)
+        await until_logged(operator.stage, event="reloaded", after=seen)
         stop.set()
         await asyncio.gather(*loaders)
         assert len(statuses) > 100

@@ -52,7 +52,7 @@ def unverified_kid(token: jwt.Token) -> str | None:
 
 
 def prove(token: jwt.Token, keys: Mapping[str, RSAPublicKey], issuer: str, now: float) -> Proven:
-    """Prove a parsed token; raises Rejection (401) `token`, `claims` or `freshness`.
+    """Prove a parsed token; raises Rejection (401) `token`, `issuer`, `freshness`, `lifetime` or `claim-NAME`.
 
     1. Size and shape: bounded and decoded without a second reading (`jwt.parse`, before this).
     2. RS256 alone, no `crit`; a linked or embedded key (`jku`, `x5u`, `jwk`, `x5c`) is never looked at.
@@ -70,13 +70,14 @@ def prove(token: jwt.Token, keys: Mapping[str, RSAPublicKey], issuer: str, now: 
     if now >= expires + LEEWAY_S or now < begins - LEEWAY_S or now < issued - LEEWAY_S:
         raise Rejection("freshness", 401)
     if not 0 < expires - issued <= MAX_LIFETIME_S or begins >= expires:
-        raise Rejection("claims", 401)
-    jti, sha = claims.get("jti"), claims.get("workflow_sha")
-    run = number(claims.get("run_id"))
-    if not isinstance(jti, str) or len(jti) > MAX_JTI_CHARS or not _VISIBLE.fullmatch(jti) or run is None:
-        raise Rejection("claims", 401)
+        raise Rejection("lifetime", 401)
+    jti, run, sha = claims.get("jti"), number(claims.get("run_id")), claims.get("workflow_sha")
+    if not isinstance(jti, str) or len(jti) > MAX_JTI_CHARS or not _VISIBLE.fullmatch(jti):
+        raise Rejection("claim-jti", 401)
+    if run is None:
+        raise Rejection("claim-run-id", 401)
     if not isinstance(sha, str) or not _SHA.fullmatch(sha):
-        raise Rejection("claims", 401)
+        raise Rejection("claim-workflow-sha", 401)
     return Proven(claims, jti, run, sha)
 
 

@@ -5,7 +5,6 @@ import contextlib
 import copy
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from gateway import provenance
+from gateway.doubles import runner
 from gateway.doubles.oidc import run_claims
+from gateway.doubles.runner import Step
 from tests.destination_house import BOT, COMMIT, SCOPE, House, enrolled_with, house, receiving
 from tests.valkey import PrivateValkey
 
-ACTION = Path(__file__).parent.parent / "deploy" / "actions" / "admit"
 NODE = shutil.which("node")
 TEXT = "on: repository_dispatch\n"
 pytestmark = pytest.mark.skipif(NODE is None, reason="the action needs node")
@@ -47,15 +46,6 @@ async def receiver(home: House) -> AsyncIterator[str]:
 
 
 @dataclass
-class Step:
-    """What the runner would give the step, and what came of it."""
-
-    code: int
-    outputs: dict[str, str]
-    text: str
-
-
-@dataclass
 class Job:
     """One run of the destination workflow on a runner."""
 
@@ -67,61 +57,34 @@ class Job:
 
     async def run(self, event: Any, documents: list[Any] | None = None, run_id: str | None = None) -> Step:
         subscription = self.home.one.subscription
+        number = subscription.repository_id or 0
         claims = run_claims(
             repository=subscription.repository,
-            repository_id=subscription.repository_id or 0,
+            repository_id=number,
             workflow=subscription.workflow,
             workflow_sha=COMMIT,
             actor_id=BOT,
         )
         given = {**claims, **self.claims, **({"run_id": run_id} if run_id else {})}
-        number, bearer = self.home.oidc.issuer.start_run(given)
+        run, bearer = self.home.oidc.issuer.start_run(given)
         paths = []
         for n, document in enumerate([subscription.document] if documents is None else documents):
             (self.folder / f"{n}.json").write_text(json.dumps(document))
             paths.append(f"{n}.json")
-        (self.folder / "event.json").write_text(event if isinstance(event, str) else json.dumps(event))
-        (self.folder / "output").write_text("")
-        ref = f"{subscription.repository}/{subscription.workflow}@refs/heads/main"
-        env = {
-            "PATH": os.environ["PATH"],
-            "GITHUB_EVENT_NAME": "repository_dispatch",
-            "GITHUB_EVENT_PATH": str(self.folder / "event.json"),
-            "GITHUB_OUTPUT": str(self.folder / "output"),
-            "GITHUB_WORKSPACE": str(self.folder),
-            "GITHUB_REPOSITORY": subscription.repository,
-            "GITHUB_REPOSITORY_ID": str(subscription.repository_id),
-            "GITHUB_WORKFLOW_REF": ref,
-            "GITHUB_RUN_ID": number,
-            "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.home.oidc.address}/token?run={number}",
-            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": bearer,
-            "INPUT_RECEIVER": self.receiver,
-            "INPUT_SUBSCRIPTION": "\n".join(paths),
-            "INPUT_SENDER-ID": str(BOT),
-            "INPUT_AUDIENCE-PREFIX": defaults()["audience-prefix"],
-            **self.env,
-        }
-        process = await asyncio.create_subprocess_exec(
-            NODE or "",
-            str(ACTION / action()["runs"]["main"]),
-            env={name: value for name, value in env.items() if value is not None},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+        return await runner.step(
+            runner.Run(
+                subscription.repository,
+                number,
+                subscription.workflow,
+                run,
+                f"{self.home.oidc.address}/token?run={run}",
+                bearer,
+            ),
+            event if isinstance(event, str) else json.dumps(event),
+            {"receiver": self.receiver, "subscription": "\n".join(paths), "sender-id": str(BOT)},
+            workspace=self.folder,
+            changes=self.env,
         )
-        out, _ = await process.communicate()
-        return Step(process.returncode or 0, read_outputs((self.folder / "output").read_text()), out.decode())
-
-
-def action() -> Any:
-    return YAML(typ="safe").load(ACTION / "action.yml")
-
-
-def defaults() -> dict[str, str]:
-    return {name: spec.get("default", "") for name, spec in action()["inputs"].items()}
-
-
-def read_outputs(text: str) -> dict[str, str]:
-    return {name: value for name, _, value in re.findall(r"^(\w+)<<(\S+)\n(.*?)\n\2$", text, re.MULTILINE | re.DOTALL)}
 
 
 def started_by(body: Any, sender: int = BOT) -> dict[str, Any]:
@@ -141,11 +104,11 @@ def job(home: House, receiver: str, tmp_path: Path) -> Job:
 
 
 def test_the_action_declares_the_inputs_and_outputs_that_workflows_rely_on() -> None:
-    assert set(action()["inputs"]) == {"receiver", "subscription", "sender-id", "audience-prefix"}
-    assert set(action()["outputs"]) == {"admitted", "events"}
-    assert action()["runs"]["using"] == "node20"
-    assert defaults()["audience-prefix"] == "gh-aw-gateway:"
-    imports = re.findall(r'from "([^"]+)"', (ACTION / "admit.mjs").read_text())
+    assert set(runner.manifest()["inputs"]) == {"receiver", "subscription", "sender-id", "audience-prefix"}
+    assert set(runner.manifest()["outputs"]) == {"admitted", "events"}
+    assert runner.manifest()["runs"]["using"] == "node20"
+    assert runner.manifest()["inputs"]["audience-prefix"]["default"] == "gh-aw-gateway:"
+    imports = re.findall(r'from "([^"]+)"', (runner.ACTION / "admit.mjs").read_text())
     assert imports
     assert all(name.startswith("node:") for name in imports)
 
@@ -153,12 +116,12 @@ def test_the_action_declares_the_inputs_and_outputs_that_workflows_rely_on() -> 
 async def test_one_run_is_admitted_and_a_second_ends_green_without_events(home: House, job: Job) -> None:
     body = await home.sent()
     step = await job.run(started_by(body))
-    assert step.code == 0, step.text
+    assert step.code == 0, step.log
     assert step.outputs["admitted"] == "true"
     assert json.loads(step.outputs["events"]) == body["client_payload"]["gateway"]["events"]
     other = await job.run(started_by(body))
     assert (other.code, other.outputs) == (0, {"admitted": "false", "events": "[]"})
-    assert "another run has this dispatch" in other.text
+    assert "another run has this dispatch" in other.log
     dispatch = await home.store.dispatch(body["client_payload"]["gateway"]["dispatch"])
     assert dispatch is not None
     again = await job.run(started_by(body), run_id=dispatch.run)  # a re-run of the run that has it
@@ -170,7 +133,7 @@ async def test_addresses_with_and_without_the_path(home: House, job: Job) -> Non
     for n, address in enumerate((f"{job.receiver}/", f"{job.receiver}/admission", f"{job.receiver}/admission/")):
         step = await job.run(started_by(body), run_id="55")
         job.env["INPUT_RECEIVER"] = address
-        assert (step.code, step.outputs["admitted"]) == (0, "true"), (n, step.text)
+        assert (step.code, step.outputs["admitted"]) == (0, "true"), (n, step.log)
 
 
 Edit = Callable[[dict[str, Any]], object]
@@ -246,10 +209,10 @@ async def test_an_envelope_outside_of_the_subscription_is_refused_before_anyone_
     event = started_by(body)
     edit(event)
     step = await job.run(event)
-    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.text
-    assert said in step.text
-    assert "::error title=Gateway admission::" in step.text
-    assert len(step.text.splitlines()) == 1
+    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.log
+    assert said in step.log
+    assert "::error title=Gateway admission::" in step.log
+    assert len(step.log.splitlines()) == 1
     with pytest.raises(ValueError, match=r"^\$"):  # `gateway envelope check --subscription` says the same
         provenance.check(
             {"event_type": event["action"], "client_payload": event["client_payload"]}, home.one.subscription
@@ -261,8 +224,8 @@ async def test_one_slash_at_the_end_of_a_url_is_no_empty_segment(home: House, jo
     at("https://linear.app/acme/issue/ENG-42/")(event)
     step = await job.run(event)
     assert step.code == 1  # the receiver, which was asked, has no such dispatch
-    assert "url" not in step.text
-    assert "not-found" in step.text or "unknown" in step.text, step.text
+    assert "url" not in step.log
+    assert "not-found" in step.log or "unknown" in step.log, step.log
 
 
 async def template(home: House) -> dict[str, Any]:
@@ -292,6 +255,9 @@ SENDERS: dict[str, tuple[str, Callable[[dict[str, Any], Job], object]]] = {
     "another event type": ("event type", lambda e, _: e.update(action="gateway-other")),
     "another repository": ("another repository", lambda _, j: j.env.update(GITHUB_REPOSITORY="acme/other")),
     "another repository id": ("repository id", lambda _, j: j.env.update(GITHUB_REPOSITORY_ID="1")),
+    "a workflow that is not named": ("no GITHUB_WORKFLOW_REF", lambda _, j: j.env.update(GITHUB_WORKFLOW_REF=None)),
+    "no run id": ("no GITHUB_RUN_ID", lambda _, j: j.env.update(GITHUB_RUN_ID="")),
+    "no event file": ("no GITHUB_EVENT_PATH", lambda _, j: j.env.update(GITHUB_EVENT_PATH=None)),
     "another workflow": (
         "another workflow",
         lambda _, j: j.env.update(GITHUB_WORKFLOW_REF="acme/app/.github/workflows/x.yml@refs/heads/main"),
@@ -312,15 +278,15 @@ async def test_what_is_not_ours_fails_with_what_to_fix(home: House, job: Job, na
     event = started_by(await template(home))
     edit(event, job)
     step = await job.run(event)
-    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.text
-    assert said in step.text
+    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.log
+    assert said in step.log
 
 
 async def test_an_edited_document_is_refused(home: House, job: Job) -> None:
     document = {**home.one.subscription.document, "grants": {"teams": ["other"]}}
     step = await job.run(started_by(await template(home)), [document])
     assert step.code == 1
-    assert "does not match its digest" in step.text
+    assert "does not match its digest" in step.log
 
 
 REFUSALS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -339,8 +305,8 @@ async def test_what_the_receiver_refuses_fails_and_says_why(home: House, job: Jo
     for reason, claims in REFUSALS.values():
         job.claims = claims
         step = await job.run(started_by(body))
-        assert (step.code, step.outputs["admitted"]) == (1, "false"), step.text
-        assert f"{reason}: " in step.text
+        assert (step.code, step.outputs["admitted"]) == (1, "false"), step.log
+        assert f"{reason}: " in step.log
     job.claims = {}
     assert (await job.run(started_by(body))).outputs["admitted"] == "true"
 
@@ -350,20 +316,20 @@ async def test_an_envelope_edited_after_dispatch(home: House, job: Job) -> None:
     at("https://linear.app/acme/issue/ENG-43")(body)
     step = await job.run(started_by(body))
     assert (step.code, step.outputs["events"]) == (1, "[]")
-    assert "not the one that was sent" in step.text
+    assert "not the one that was sent" in step.log
 
 
 async def test_a_dispatch_that_was_never_sent(home: House, job: Job) -> None:
     step = await job.run(started_by(await template(home)))
     assert step.code == 1
-    assert "unknown-dispatch" in step.text
+    assert "unknown-dispatch" in step.log
 
 
 async def test_a_receiver_that_comes_back_admits_after_all(home: House, job: Job) -> None:
     body = await home.sent()
     home.github.double.script(home.one.subscription.repository, {"status": 502}, on="contents")
     step = await job.run(started_by(body))
-    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.text
+    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.log
 
 
 @asynccontextmanager
@@ -423,10 +389,10 @@ async def test_an_answer_that_is_not_a_gateways_fails_closed(home: House, job: J
     async with answering(lambda _n, _request: bytes_) as (address, seen):
         job.receiver = address
         step = await job.run(started_by(await template(home)))
-    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.text
-    assert said in step.text
+    assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), step.log
+    assert said in step.log
     assert len(seen) == 1
-    assert len(step.text.splitlines()) == 2  # the mask of the token, and one error
+    assert len(step.log.splitlines()) == 2  # the mask of the token, and one error
 
 
 async def test_an_answer_of_another_dispatch_is_of_no_use(home: House, job: Job) -> None:
@@ -437,7 +403,7 @@ async def test_an_answer_of_another_dispatch_is_of_no_use(home: House, job: Job)
         job.receiver = address
         step = await job.run(started_by(await template(home)), run_id="7")
     assert (step.code, step.outputs["events"]) == (1, "[]")
-    assert "not the one that was sent" in step.text
+    assert "not the one that was sent" in step.log
 
 
 async def test_a_truncated_answer_is_asked_for_again(home: House, job: Job) -> None:
@@ -450,7 +416,7 @@ async def test_a_truncated_answer_is_asked_for_again(home: House, job: Job) -> N
     async with answering(lambda n, _request: half if n == 1 else http("200 OK", whole)) as (address, seen):
         job.receiver = address
         step = await job.run(started_by(body), run_id="7")
-    assert (step.code, step.outputs["admitted"], len(seen)) == (0, "true", 2), step.text
+    assert (step.code, step.outputs["admitted"], len(seen)) == (0, "true", 2), step.log
 
 
 async def test_a_gateway_that_is_away_is_asked_again_within_bounds(home: House, job: Job, tmp_path: Path) -> None:
@@ -470,14 +436,14 @@ async def test_a_gateway_that_is_away_is_asked_again_within_bounds(home: House, 
     async with answering(answer) as (address, seen):
         job.receiver = address
         step = await job.run(started_by(await template(home)))
-    assert (step.code, step.outputs["admitted"], len(seen)) == (1, "false", 6), step.text
-    assert re.findall(r"wait (\d+)", step.text) == ["3000", "30000", "8000", "16000", "30000"]
-    assert "contents: read" in step.text
+    assert (step.code, step.outputs["admitted"], len(seen)) == (1, "false", 6), step.log
+    assert re.findall(r"wait (\d+)", step.log) == ["3000", "30000", "8000", "16000", "30000"]
+    assert "contents: read" in step.log
     job.receiver = "http://127.0.0.1:9"
     step = await job.run(started_by(await template(home)))
     assert (step.code, step.outputs["admitted"]) == (1, "false")
-    assert "no answer" in step.text
-    assert "DNS and its certificate" in step.text
+    assert "no answer" in step.log
+    assert "DNS and its certificate" in step.log
 
 
 async def test_a_node_that_is_too_old_says_so(home: House, job: Job, tmp_path: Path) -> None:
@@ -486,7 +452,7 @@ async def test_a_node_that_is_too_old_says_so(home: House, job: Job, tmp_path: P
     job.env["NODE_OPTIONS"] = f"--import={old}"
     step = await job.run(started_by(await template(home)))
     assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"})
-    assert "this is Node 16" in step.text
+    assert "this is Node 16" in step.log
 
 
 def test_every_reason_of_the_receiver_has_a_fix() -> None:
@@ -498,12 +464,15 @@ def test_every_reason_of_the_receiver_has_a_fix() -> None:
         "contents-unreadable",
         "jwks-unavailable",
     }
-    fixes = re.search(r"const FIXES = \{\n(.*?)\n\};", (ACTION / "admit.mjs").read_text(), re.DOTALL)
+    fixes = re.search(r"const FIXES = \{\n(.*?)\n\};", (runner.ACTION / "admit.mjs").read_text(), re.DOTALL)
     assert fixes
     told = set(re.findall(r'^  "?([a-z-]+)"?:', fixes[1], re.MULTILINE))
-    assert (
-        said - {"taken", "github-timeout"} == told
-    )  # the first ends green; what GitHub or the store is, is told by its prefix
+    elsewhere = {
+        "taken",
+        "github-timeout",
+        "claims",
+    }  # ends green; told by its prefix; said of a provider's token alone
+    assert said - elsewhere == told
 
 
 async def test_hostile_event_files(home: House, job: Job) -> None:
@@ -525,9 +494,9 @@ async def test_hostile_event_files(home: House, job: Job) -> None:
     }
     for name, (said, content) in hostile.items():
         step = await job.run(content)
-        assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), (name, step.text)
-        assert said in step.text, (name, step.text)
-        assert "an error of this action" not in step.text, name
+        assert (step.code, step.outputs) == (1, {"admitted": "false", "events": "[]"}), (name, step.log)
+        assert said in step.log, (name, step.log)
+        assert "an error of this action" not in step.log, name
 
 
 async def test_no_value_can_end_an_output_or_write_another(home: House, job: Job) -> None:
@@ -537,13 +506,11 @@ async def test_no_value_can_end_an_output_or_write_another(home: House, job: Job
     home.enrolled[subscription.subscription.digest] = home.one = subscription
     body = await home.sent(scope={**SCOPE, "teams": hostile})
     step = await job.run(started_by(body))
-    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.text
+    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.log
     assert json.loads(step.outputs["events"])[0]["filters"]["teams"] == [hostile]
-    assert (
-        len((job.folder / "output").read_text().splitlines()) == 6 + 1
-    )  # str.splitlines counts U+2028, the runner does not
-    assert len((job.folder / "output").read_bytes().split(b"\n")) == 7
-    assert "set-output" not in step.text
+    assert set(step.outputs) == {"events", "admitted"}
+    assert step.written.count("\n") == 6
+    assert "set-output" not in step.log
 
 
 async def test_outputs_that_cannot_be_written_fail_the_step(home: House, job: Job) -> None:
@@ -560,16 +527,16 @@ async def test_a_run_without_the_document_of_its_dispatch_never_takes_it(home: H
     home.one = home.enrolled[changed.subscription.digest] = changed
     body = await home.sent()
     step = await job.run(started_by(body), [old])
-    assert (step.code, step.outputs["admitted"]) == (1, "false"), step.text
-    assert "name both" in step.text
+    assert (step.code, step.outputs["admitted"]) == (1, "false"), step.log
+    assert "name both" in step.log
     known = await home.store.dispatch(body["client_payload"]["gateway"]["dispatch"])
     assert known is not None
     assert known.run is None
     step = await job.run(started_by(body), [old, changed.subscription.document])
-    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.text
+    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.log
 
 
 async def test_no_token_is_printed(home: House, job: Job) -> None:
     step = await job.run(started_by(await home.sent()))
-    lines = [line for line in step.text.splitlines() if not line.startswith("::add-mask::")]
+    lines = [line for line in step.log.splitlines() if not line.startswith("::add-mask::")]
     assert "eyJ" not in "".join(lines)

@@ -2,9 +2,10 @@
 
 - `GET /.well-known/jwks`, `GET /.well-known/openid-configuration`: what a relying party reads.
 - `GET /token?run=ID&audience=A` with the run's request token: what `ACTIONS_ID_TOKEN_REQUEST_URL` is for a job.
-- `POST /_double/run` `{claims}` starts a run: the answer has `url` and `token` for the job's environment.
-- `POST /_double/sign` `{claims, header?, own_key?}` signs anything; claims without times get good ones. `own_key: false` uses
-  a key that the issuer does not publish.
+- `POST /_double/run` `{claims}` starts a run: the answer has `url` and `token` for the job's environment. The claims are
+  those of `run_claims`; `python -m gateway.doubles.runner` starts a run with them and runs the action in it.
+- `POST /_double/sign` `{claims, header?, own_key?}` signs anything; claims without times get good ones, and null is no claim.
+  `own_key: false` uses a key that the issuer does not publish.
 - `POST /_double/state` `{away?, rotate?}`: keys that cannot be fetched, or a new key beside the old one.
 
 What GitHub documents of a token: https://docs.github.com/en/actions/reference/security/oidc
@@ -67,7 +68,7 @@ class Issuer:
         now = int(self._clock())
         times = {"iat": now, "nbf": now - 5, "exp": now + LIFE_S}
         named = {"iss": self.url, "jti": secrets.token_hex(16), "run_id": str(next(self._numbers)), "run_attempt": "1"}
-        return {**named, **times, **given}
+        return {name: value for name, value in {**named, **times, **given}.items() if value is not None}
 
     def sign(self, claims: Mapping[str, Any], header: Mapping[str, Any] | None = None, *, own_key: bool = True) -> str:
         """Sign claims as they are, with RS256 whatever the header says."""
@@ -222,7 +223,10 @@ async def serve(host: str, port: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the double as a process of its own; 3 where its port is taken."""
     parser = argparse.ArgumentParser(
-        prog="python -m gateway.doubles.oidc", description="A double of GitHub's OIDC issuer."
+        prog="python -m gateway.doubles.oidc",
+        description=__doc__,
+        epilog="Example: python -m gateway.doubles.oidc --port 8092",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)

@@ -541,7 +541,12 @@ async def serve(port: int) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the doubles as a process of their own; 3 where the port is taken."""
-    parser = argparse.ArgumentParser(prog="python -m gateway.doubles.providers", description="Doubles of webhook APIs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway.doubles.providers",
+        description=__doc__,
+        epilog="Example: python -m gateway.doubles.providers --port 8091",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--port", type=int, default=0)
     try:
         asyncio.run(serve(parser.parse_args(arguments).port))

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
-import re
 import shutil
 import sys
 import time
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.demo import Stage
-from gateway.doubles import oidc
+from gateway.doubles import oidc, runner
 from gateway.environment import data_folder
 from gateway.subscriptions import seal
 from tests.e2e.logs import until_logged
@@ -24,10 +22,9 @@ from tests.e2e.logs import until_logged
 NODE = shutil.which("node")
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(NODE is None, reason="the action needs node")]
 
-SOURCE, COMMIT = "linear-acme", "a" * 40
+SOURCE, BOT = "linear-acme", 200_000_001
 EXAMPLES = data_folder("subscriptions") / "examples"
 DOCUMENT = EXAMPLES / "linear-issue-created.json"
-ADMIT = Path(__file__).parents[2] / "deploy" / "actions" / "admit" / "admit.mjs"
 
 
 class Destination(Stage):
@@ -62,46 +59,28 @@ class Destination(Stage):
             assert response.status == 200
         return await self._dispatch()
 
-    async def job(self, dispatched: Any, bot: int, folder: Path) -> tuple[int, dict[str, str], str]:
+    async def job(self, dispatched: Any, folder: Path) -> runner.Step:
         """Run the action as a job of the workflow would."""
         document = json.loads(DOCUMENT.read_bytes())
-        number, bearer = self.issuer.issuer.start_run(
-            oidc.run_claims(
-                repository=self.repository,
-                repository_id=document["repository_id"],
-                workflow=self.workflow,
-                workflow_sha=COMMIT,
-                actor_id=bot,
-            )
+        number = document["repository_id"]
+        query = {"dispatch": dispatched["body"]["client_payload"]["gateway"]["dispatch"]}
+        async with self.session.get(f"{self.github}/_double/event", params=query) as response:
+            event = await response.json()
+        claims = oidc.run_claims(
+            repository=self.repository,
+            repository_id=number,
+            workflow=self.workflow,
+            workflow_sha=runner.COMMIT,
+            actor_id=event["sender"]["id"],
         )
-        body = dispatched["body"]
-        event = {"action": body["event_type"], "client_payload": body["client_payload"], "sender": {"id": bot}}
-        (folder / "event.json").write_text(json.dumps(event))
-        (folder / "output").write_text("")
-        shutil.copy(DOCUMENT, folder / "subscription.json")
-        env = {
-            "PATH": os.environ["PATH"],
-            "GITHUB_EVENT_NAME": "repository_dispatch",
-            "GITHUB_EVENT_PATH": str(folder / "event.json"),
-            "GITHUB_OUTPUT": str(folder / "output"),
-            "GITHUB_WORKSPACE": str(folder),
-            "GITHUB_REPOSITORY": self.repository,
-            "GITHUB_REPOSITORY_ID": str(document["repository_id"]),
-            "GITHUB_WORKFLOW_REF": f"{self.repository}/{self.workflow}@refs/heads/main",
-            "GITHUB_RUN_ID": number,
-            "ACTIONS_ID_TOKEN_REQUEST_URL": f"{self.issuer.address}/token?run={number}",
-            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": bearer,
-            "INPUT_RECEIVER": self.public,
-            "INPUT_SUBSCRIPTION": "subscription.json",
-            "INPUT_SENDER-ID": str(bot),
-            "INPUT_AUDIENCE-PREFIX": "gh-aw-gateway:",
-        }
-        process = await asyncio.create_subprocess_exec(
-            NODE or "", str(ADMIT), env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        run, bearer = self.issuer.issuer.start_run(claims)
+        token_url = f"{self.issuer.address}/token?run={run}"
+        return await runner.step(
+            runner.Run(self.repository, number, self.workflow, run, token_url, bearer),
+            json.dumps(event),
+            {"receiver": self.public, "subscription": str(DOCUMENT), "sender-id": str(BOT)},
+            workspace=folder,
         )
-        out, _ = await process.communicate()
-        found = re.findall(r"^(\w+)<<(\S+)\n(.*?)\n\2$", (folder / "output").read_text(), re.MULTILINE | re.DOTALL)
-        return process.returncode or 0, {name: value for name, _, value in found}, out.decode()
 
     async def command(self, *arguments: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
@@ -124,20 +103,17 @@ async def stage() -> AsyncIterator[Destination]:
         yield running
 
 
-BOT = 200_000_001
-
-
 async def test_from_the_provider_to_the_admitted_run(stage: Destination, tmp_path: Path) -> None:
     dispatched = await stage.deliver()
-    code, outputs, text = await stage.job(dispatched, BOT, tmp_path)
-    assert (code, outputs["admitted"]) == (0, "true"), text
-    assert json.loads(outputs["events"]) == dispatched["body"]["client_payload"]["gateway"]["events"]
+    step = await stage.job(dispatched, tmp_path)
+    assert (step.code, step.outputs["admitted"]) == (0, "true"), step.log
+    assert json.loads(step.outputs["events"]) == dispatched["body"]["client_payload"]["gateway"]["events"]
     record = await stage.newest()
     ident = dispatched["body"]["client_payload"]["gateway"]["dispatch"]
     assert record["outcome"] == "forwarded"
     assert record["dispatches"] == [{"id": ident, "status": "sent", "admitted": True}]
-    code, outputs, text = await stage.job(dispatched, BOT, tmp_path)
-    assert (code, outputs) == (0, {"admitted": "false", "events": "[]"}), text
+    step = await stage.job(dispatched, tmp_path)
+    assert (step.code, step.outputs) == (0, {"admitted": "false", "events": "[]"}), step.log
     await until_logged(stage, event="admitted")
     assert "eyJ" not in (stage.folder / "gateway.log").read_text()
 

@@ -3,19 +3,23 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from gateway.demo import free_port
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="the action needs node")
 def test_the_page_as_it_stands(tmp_path: Path) -> None:
     page = (ROOT / "docs/doubles.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    ports = {port: str(free_port()) for port in ("8090", "8091", "8080", "8081")}
+    ports = {port: str(free_port()) for port in ("8090", "8091", "8092", "8080", "8081")}
     script = re.sub("|".join(ports), lambda found: ports[found[0]], "".join(blocks))
     (tmp_path / "bin").mkdir()
     for name, command in (("gateway", f'{sys.executable} -m gateway "$@"'), ("python", f'{sys.executable} "$@"')):
@@ -40,6 +44,17 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
     assert [one["repo"] for one in sent] == ["acme/widgets"]
     assert re.search(r"^created +team/", done.stdout, re.MULTILINE)
     assert re.search(r"forwarded  > \S+ sent", done.stdout)
+    runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"exit"')]
+    assert [(run["exit"], run["outputs"]["admitted"]) for run in runs] == [
+        (0, "true"),
+        (0, "false"),
+        (0, "true"),
+        (1, "false"),
+    ], told
+    assert runs[0]["run_id"] == runs[2]["run_id"] != runs[1]["run_id"]
+    assert json.loads(runs[0]["outputs"]["events"]) == sent[0]["client_payload"]["gateway"]["events"]
+    assert "the sender is not the gateway App's bot user" in done.stderr
+    assert "add-mask" not in told
     assert "unprocessable" in done.stdout
     assert "1 queued again" in done.stdout
     (row,) = json.loads(done.stdout.splitlines()[-1])["subscriptions"]

@@ -24,7 +24,7 @@ from gateway.demo import stop
 from gateway.environment import data_folder
 from gateway.tracing import root_span_id
 from tests.e2e.otlp import Receiver, receiving
-from tests.e2e.test_destination import BOT, NODE, Destination
+from tests.e2e.test_destination import NODE, Destination
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(NODE is None, reason="the action needs node")]
 CANARY = "Zq7Canary"
@@ -100,8 +100,8 @@ async def spans_of(stage: Seen, delivery: str, number: int) -> dict[str, Span]:
 
 async def test_one_trace_from_receive_to_the_admitted_run(stage: Seen, tmp_path: Path) -> None:
     dispatched = await stage.deliver()
-    code, _, text = await stage.job(dispatched, BOT, tmp_path)
-    assert code == 0, text
+    step = await stage.job(dispatched, tmp_path)
+    assert step.code == 0, step.log
     record = await stage.newest()
     spans = await spans_of(stage, record["id"], 3)
     assert set(spans) == {"receive", "dispatch", "admit-run"}

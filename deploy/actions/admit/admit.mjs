@@ -29,6 +29,7 @@ const MAX_WAIT_S = 30;
 const MAX_ANSWER_BYTES = 65_536;
 const MAX_DEPTH = 64;
 const NODE_MAJOR = 20;
+const NEEDED = ["EVENT_PATH", "REPOSITORY", "WORKFLOW_REF", "RUN_ID"].map((name) => `GITHUB_${name}`);
 
 const SHA256 = /^sha256:[0-9a-f]{64}$/;
 const UUID7 = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/;
@@ -145,7 +146,7 @@ function loadSubscription(path) {
     `the subscription ${path} is compiled for another repository id`,
   );
   check(
-    (process.env.GITHUB_WORKFLOW_REF ?? "").startsWith(`${document.repository}/${document.workflow}@refs/`),
+    process.env.GITHUB_WORKFLOW_REF.startsWith(`${document.repository}/${document.workflow}@refs/`),
     `the subscription ${path} is compiled for another workflow file than the one that runs`,
   );
   return document;
@@ -324,6 +325,8 @@ async function ask(receiver, token, gateway) {
   return insist(() => call(receiver, { method: "POST", headers, body }), "the receiver");
 }
 
+const lacks = (claim) =>
+  `the token has no usable claim ${claim}, which GitHub documents: compare admission.issuer, or update GitHub Enterprise Server`;
 const COMPILE = "compile and enroll the merged workflow again";
 const FIXES = {
   // not proven
@@ -331,7 +334,10 @@ const FIXES = {
   issuer: "admission.issuer is not this GitHub's issuer",
   audience: `the receiver has another workflow hash or audience prefix: ${COMPILE}`,
   freshness: "the clocks of receiver and GitHub differ",
-  claims: "the token lacks a claim that GitHub writes: compare admission.issuer with this GitHub's version",
+  lifetime: "the token is valid for more than 15 minutes, or ends before it begins: GitHub's are not, compare admission.issuer",
+  "claim-jti": lacks("jti"),
+  "claim-run-id": lacks("run_id"),
+  "claim-workflow-sha": lacks("workflow_sha"),
   "replayed-token": "this run's token was used for another dispatch: run the job again",
   "header-repeated": "something before the receiver adds an Authorization header: take that out",
   // not allowed
@@ -340,7 +346,8 @@ const FIXES = {
   suspended: "the subscription is suspended: `gateway subscriptions` says why, `gateway enroll` resumes it",
   event: "the run was not started by repository_dispatch",
   repository: "another repository is enrolled, by name or by id: compile and enroll it for this one",
-  sender: "the receiver knows another App bot user: compare github.sender_id with sender-id",
+  sender: "the run was started by somebody else than the gateway App's bot (a re-run keeps who started it), or the receiver " +
+    "knows another bot: compare github.sender_id with sender-id",
   environment: "the job that is admitted must not use a deployment environment; use one in a later job",
   ref: "the run is not of the default branch",
   workflow: "another workflow file is enrolled; a reusable workflow cannot be admitted",
@@ -387,7 +394,7 @@ function judge(answer, gateway, payload) {
 async function admit() {
   const major = Number(process.versions.node.split(".")[0]);
   check(major >= NODE_MAJOR, `this is Node ${major}; the action needs Node ${NODE_MAJOR}, as action.yml says: update the runner`);
-  check(process.env.GITHUB_EVENT_PATH, "there is no event: run this as a step of a workflow");
+  for (const name of NEEDED) check(process.env[name], `the environment has no ${name}: run this as a step of a workflow`);
   const event = readJson(process.env.GITHUB_EVENT_PATH, 1_048_576, "the event");
   checkSender(event, input("sender-id"));
   const receiver = endpoint(input("receiver"));

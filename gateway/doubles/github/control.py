@@ -44,6 +44,8 @@ class InstallationChange(Model):
 class Seen(Protocol):
     """What the double keeps of the calls that it was sent."""
 
+    slug: str
+    bot_id: int
     dispatches: list[dict[str, Any]]
     calls: Counter[str]
     in_flight: int
@@ -60,6 +62,7 @@ class Control:
         """Return the routes."""
         return [
             web.get("/_double/dispatches", self._dispatches),
+            web.get("/_double/event", self._event),
             web.get("/_double/state", self._state),
             web.delete("/_double/state", self._reset),
             web.post("/_double/script", self._script),
@@ -70,6 +73,35 @@ class Control:
 
     async def _dispatches(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"dispatches": self._seen.dispatches})
+
+    async def _event(self, request: web.Request) -> web.StreamResponse:
+        """Answer what the run that a dispatch started finds in its event file: of the last one, or of `?dispatch=ID`.
+
+        https://docs.github.com/en/webhooks/webhook-events-and-payloads#repository_dispatch
+        """
+        wanted = request.query.get("dispatch")
+        for one in reversed(self._seen.dispatches):
+            if wanted in (None, one["client_payload"].get("gateway", {}).get("dispatch")):
+                return web.json_response(self._delivered(one))
+        raise web.HTTPNotFound
+
+    def _delivered(self, taken: dict[str, Any]) -> dict[str, Any]:
+        repo = self._world.repos[taken["repo"].lower()]
+        owner, name = repo.full_name.split("/")
+        return {
+            "action": taken["event_type"],
+            "branch": repo.default_branch,
+            "client_payload": taken["client_payload"],
+            "repository": {
+                "id": repo.id,
+                "name": name,
+                "full_name": repo.full_name,
+                "owner": {"login": owner},
+                "default_branch": repo.default_branch,
+            },
+            "sender": {"id": self._seen.bot_id, "login": f"{self._seen.slug}[bot]", "type": "Bot"},
+            "installation": {"id": taken["installation"]},
+        }
 
     async def _state(self, _: web.Request) -> web.StreamResponse:
         state = {

@@ -143,6 +143,25 @@ async def test_a_delivery_of_several_items(store: Store) -> None:
     assert (await store.admit(Admit(S, "d3", (), record("d3"), NOW))).items == ()
 
 
+async def test_a_delivery_of_more_items_than_a_command_takes(store: Store) -> None:
+    items = tuple(
+        AdmitItem((f"id:{n}", f"body:{n}"), 3600, None, (QueueEntry(LANE, event(n), "d1"),)) for n in range(1300)
+    )
+    for delivery, expected in (("d1", "queued"), ("d2", "duplicate")):
+        results = (await store.admit(Admit(S, delivery, items, record(delivery), NOW))).items
+        assert [result.status for result in results] == [expected] * 1300
+    assert await drain(store) == [event(n) for n in range(1300)]
+
+
+async def test_what_cannot_be_queued_consumes_no_id(server: PrivateValkey, store: Store) -> None:
+    with server.client() as client:
+        client.set(f"gw:{{{S}}}:lane:{LANE}", "an edited store")
+        with pytest.raises(Unavailable):
+            await store.admit(admit("d1", "id:1"))
+        client.delete(f"gw:{{{S}}}:lane:{LANE}")
+    assert await status(store, admit("d2", "id:1")) == ("queued", None)
+
+
 async def test_concurrent_admissions_share_round_trips(server: PrivateValkey, store: Store) -> None:
     await store.admit(admit("warm"))
     with server.client() as client:

@@ -2,19 +2,35 @@
 -- Crash prevented: between "the id is consumed" and "the event is queued" the process or the server may die; done in two
 -- steps, the provider's retry would be a duplicate of something that was never queued. A delivery that asks again (its
 -- first answer was lost) finds its own id and is told success; nothing is queued twice.
+-- All is read and decided first, then written, a command for many: most of this script's time is the number of its calls.
+-- The queue is written first, so that a script that stops half-way queues twice rather than never.
 -- ARGV: payload, now, record cap, record age (times in microseconds, as records have them)
 local deliveries, now = cjson.decode(ARGV[1]), tonumber(ARGV[2])
 local cap, age = tonumber(ARGV[3]), tonumber(ARGV[4])
-local fresh = {}
 local time = redis.call('TIME')
 local server_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
+local owners, fresh, claims = {}, {}, {} -- who has a key, whether of this call, and what is to be set: key, owner, seconds
+local lanes, queues, due = {}, {}, {}    -- in the order of their first entries
+
+local function claim(key, owner, ttl)
+  owners[key], fresh[key] = owner, true
+  claims[#claims + 1] = {key, owner, ttl}
+end
+
+local function enqueue(lane, ms, delivery, event)
+  if not queues[lane] then
+    lanes[#lanes + 1], queues[lane] = lane, {}
+    due[lane] = math.min(ms, server_ms) -- a receiver whose clock is ahead must not put it off
+  end
+  append(queues[lane], string.format('%d', ms) .. '\n' .. delivery .. '\n' .. event)
+end
+
 local function admit_item(delivery, at, item)
-  local ms = math.floor(at / 1000)
-  local ttl, dedupe, jti, jti_ttl, entries = item[1], item[2], item[3], item[4], item[5]
+  local ttl, dedupe, jti, jti_ttl, entries = unpack(item)
   for position, text in ipairs(dedupe) do
     local key = P .. 'seen:' .. text
-    local first = redis.call('GET', key)
+    local first = owners[key]
     if first then
       if first ~= delivery then return position == 1 and 'duplicate' or 'replayed-body', first end
       if fresh[key] then return 'duplicate', first end
@@ -23,49 +39,69 @@ local function admit_item(delivery, at, item)
   end
   if jti ~= '' then
     local key = P .. 'jti:' .. jti
-    local owner = redis.call('GET', key)
+    local owner = owners[key]
     if owner and owner ~= delivery then return 'replayed-token', owner end
-    redis.call('SET', key, delivery, 'EX', jti_ttl)
+    claim(key, delivery, jti_ttl)
   end
-  for _, text in ipairs(dedupe) do
-    local key = P .. 'seen:' .. text
-    redis.call('SET', key, delivery, 'EX', ttl)
-    fresh[key] = true
-  end
-  for _, entry in ipairs(entries) do
-    redis.call('RPUSH', P .. 'lane:' .. entry[1], string.format('%d', ms) .. '\n' .. delivery .. '\n' .. entry[2])
-    -- due now: a receiver whose clock is ahead must not put it off
-    redis.call('ZADD', P .. 'ready', 'NX', math.min(ms, server_ms), entry[1])
-  end
+  for _, text in ipairs(dedupe) do claim(P .. 'seen:' .. text, delivery, ttl) end
+  for _, entry in ipairs(entries) do enqueue(entry[1], math.floor(at / 1000), delivery, entry[2]) end
   return 'queued', false, true
 end
 
 -- The outcome stands before the record's own text, which is never decoded here (cjson would change it).
-local function record(delivery, at, results, text, events)
+local function outcome_of(results)
   local outcome, reason, first = 'rejected', 'replayed-token', results[1][2]
   for _, result in ipairs(results) do
-    if result[1] == 'queued' then outcome, reason, first = 'forwarded', '', '' break end
+    if result[1] == 'queued' then return 'forwarded', '', '' end
     if result[1] ~= 'replayed-token' and outcome ~= 'duplicate' then outcome, reason, first = 'duplicate', result[1], result[2] end
   end
-  local class = outcome == 'rejected' and 'refused' or 'admitted'
-  keep_record(class, delivery, at, outcome .. '|' .. reason .. '|' .. first .. '\n' .. text)
-  if events ~= '' then redis.call('HSET', P .. 'rec:events', delivery, events) end
-  return class
+  return outcome, reason, first
 end
 
-local answer, classes = {}, {}
+local function find_owners()
+  local keys = {}
+  for _, row in ipairs(deliveries) do
+    for _, item in ipairs(row[4]) do
+      for _, text in ipairs(item[2]) do append(keys, P .. 'seen:' .. text) end
+      if item[3] ~= '' then append(keys, P .. 'jti:' .. item[3]) end
+    end
+  end
+  for from = 1, #keys, ARGUMENTS do
+    local to = math.min(from + ARGUMENTS - 1, #keys)
+    for at, owner in ipairs(redis.call('MGET', unpack(keys, from, to))) do owners[keys[from + at - 1]] = owner end
+  end
+end
+
+local answer, events = {}, {}
+local rows, times = {admitted = {}, refused = {}}, {admitted = {}, refused = {}}
+find_owners()
 for _, row in ipairs(deliveries) do
-  local delivery, at, text, items = row[1], row[2], row[3], row[4]
+  local delivery, at, text, items = unpack(row)
   local results, kept = {}, {}
   for _, item in ipairs(items) do
     local status, first, queued = admit_item(delivery, at, item)
-    results[#results + 1] = {status, first}
-    if queued then for _, entry in ipairs(item[5]) do kept[#kept + 1] = entry[1] .. '\t' .. entry[2] end end
+    append(results, {status, first})
+    if queued then for _, entry in ipairs(item[5]) do append(kept, entry[1] .. '\t' .. entry[2]) end end
   end
   if #results > 0 then
-    classes[record(delivery, at, results, text, table.concat(kept, '\n'))] = true
+    local outcome, reason, first = outcome_of(results)
+    local class = outcome == 'rejected' and 'refused' or 'admitted'
+    append(rows[class], delivery, outcome .. '|' .. reason .. '|' .. first .. '\n' .. text)
+    append(times[class], at, delivery)
+    if #kept > 0 then append(events, delivery, table.concat(kept, '\n')) end
   end
-  answer[#answer + 1] = results
+  append(answer, results)
 end
-for class in pairs(classes) do trim_records(class, cap, age, now) end
+for _, lane in ipairs(lanes) do
+  each('RPUSH', P .. 'lane:' .. lane, queues[lane])
+  redis.call('ZADD', P .. 'ready', 'NX', due[lane], lane)
+end
+for _, one in ipairs(claims) do redis.call('SET', one[1], one[2], 'EX', one[3]) end
+each('HSET', P .. 'rec:events', events)
+for class in pairs(rows) do
+  if #rows[class] > 0 then
+    keep_records(class, rows[class], times[class])
+    trim_records(class, cap, age, now)
+  end
+end
 return cjson.encode(answer)

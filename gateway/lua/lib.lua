@@ -53,11 +53,24 @@ local function forget_events(key)
   redis.call('EXPIRE', key, SETTLED_S)
 end
 
+local function append(list, ...)
+  for at = 1, select('#', ...) do list[#list + 1] = (select(at, ...)) end
+end
+
+-- Call a command on a key with any number of arguments, a bounded number a call: Lua's stack is finite.
+local ARGUMENTS = 1000           -- even, so that pairs stay together
+local function each(command, key, arguments)
+  for from = 1, #arguments, ARGUMENTS do
+    redis.call(command, key, unpack(arguments, from, math.min(from + ARGUMENTS - 1, #arguments)))
+  end
+end
+
 -- Records of one class: a hash and its index by time (microseconds: a client's requests follow each other within a
--- millisecond), capped by number and age, gone when nothing is added for that long.
-local function keep_record(class, id, at, value)
-  redis.call('HSET', P .. 'rec:' .. class, id, value)
-  redis.call('ZADD', P .. 'rec:' .. class .. ':at', at, id)
+-- millisecond), capped by number and age, gone when nothing is added for that long. `rows` and `times` are lists of
+-- id, value and at, id.
+local function keep_records(class, rows, times)
+  each('HSET', P .. 'rec:' .. class, rows)
+  each('ZADD', P .. 'rec:' .. class .. ':at', times)
 end
 
 local function trim_records(class, cap, age_s, now)
@@ -67,13 +80,11 @@ local function trim_records(class, cap, age_s, now)
   if over > 0 then
     for _, id in ipairs(redis.call('ZRANGE', index, #gone, #gone + math.min(over, 1000) - 1)) do gone[#gone + 1] = id end
   end
-  for _, id in ipairs(gone) do
-    redis.call('ZREM', index, id)
-    redis.call('HDEL', rows, id)
-    if class == 'admitted' then
-      redis.call('HDEL', P .. 'rec:events', id)
-      redis.call('HDEL', P .. 'rec:dispatches', id)
-    end
+  each('ZREM', index, gone)
+  each('HDEL', rows, gone)
+  if class == 'admitted' then
+    each('HDEL', P .. 'rec:events', gone)
+    each('HDEL', P .. 'rec:dispatches', gone)
   end
   for _, key in ipairs({index, rows, P .. 'rec:events', P .. 'rec:dispatches'}) do redis.call('EXPIRE', key, age_s) end
 end

@@ -30,7 +30,7 @@ from receive import PER_S, Running, measure, prepare
 from redis import Redis
 from stage import ROOT, SECRET, configuration, free_port, gateway, process, rss_mb, store, subscriptions, wait_for
 
-from gateway.canonical import event_id
+from gateway.envelope import EnvelopeEvent
 from gateway.errors import Unavailable
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
 
@@ -89,9 +89,8 @@ async def fill(url: str, lanes: list[str], count: int) -> None:
 
     async def one(number: int) -> None:
         target = f"https://github.com/acme/a-typical-repository/issues/{number}"
-        filters = {"organizations": ["acme"], "repositories": ["acme/a-typical-repository"]}
-        event = {"filters": filters, "id": event_id(target), "types": ["issue-opened"], "url": target}
-        entry = QueueEntry(lanes[number % len(lanes)], json.dumps(event, separators=(",", ":")), "")
+        filters = {"organizations": "acme", "repositories": "acme/a-typical-repository"}
+        entry = QueueEntry(lanes[number % len(lanes)], EnvelopeEvent(target, "issue-opened", filters).queued(), "")
         delivery, now = uuid7(), time.time()
         digest = base64.urlsafe_b64encode(hashlib.sha256(str(number).encode()).digest()).rstrip(b"=").decode()
         dedupe = (f"id:{uuid.uuid4()}", f"body:{digest}")

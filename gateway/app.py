@@ -144,8 +144,7 @@ def project(
 
 
 def _entry(match: Match, delivery: str) -> QueueEntry:
-    event = orjson.dumps(match.event.to_json(), option=orjson.OPT_SORT_KEYS).decode()
-    return QueueEntry(f"{match.enrolled.subscription.digest}:{match.trigger}", event, delivery)
+    return QueueEntry(f"{match.enrolled.subscription.digest}:{match.trigger}", match.event.queued(), delivery)
 
 
 def record(

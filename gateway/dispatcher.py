@@ -11,8 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-import orjson
-
 from gateway import envelope, log
 from gateway.answers import Answer
 from gateway.circuit import Circuit
@@ -329,8 +327,6 @@ async def _mode_alone(_: Batch, enrolled: Enrolled) -> Gate | None:
 def _envelope(batch: Batch, enrolled: Enrolled) -> tuple[bytes, str]:
     """Return the dispatch's body and its digest; ValueError where what was queued makes no valid envelope."""
     subscription = enrolled.subscription
-    events = [EnvelopeEvent.from_json(orjson.loads(event)) for event in batch.events]
-    if any(event.type != batch.trigger for event in events):
-        raise ValueError("an event is not of its lane's trigger")
+    events = [EnvelopeEvent.from_queue(text, batch.trigger) for text in batch.events]
     document = envelope.build(subscription.digest, subscription.event_type, batch.dispatch, events)  # validated there
     return envelope.encode(document), envelope.envelope_digest(document["client_payload"])

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+import orjson
 from jsonschema_rs import Draft202012Validator
 
 from gateway.canonical import MAX_URL_BYTES, canonical_json, digest, event_id, has_bad_segment, parse_origin
@@ -27,6 +28,8 @@ MAX_PAYLOAD_BYTES: Final = 65_536
 MAX_EVENT_BYTES: Final = 16_384
 MAX_FILTER_CHARACTERS: Final = 1024
 MAX_FILTERS: Final = 16
+QUEUED_LESS: Final = 200
+"""Bytes that an event takes on the wire beyond its queued text: identity 76, type at most 76, two for each filter's list."""
 MAX_FAULTS: Final = 16  # looked at to name one
 
 _NAME: Final = "^[a-z][a-z0-9-]{0,62}$"
@@ -95,46 +98,48 @@ SCHEMA: Final[dict[str, Any]] = {
 
 
 _BODY: Final = Draft202012Validator(SCHEMA)
-_PAYLOAD: Final = Draft202012Validator({**SCHEMA["$defs"]["client_payload"], "$defs": SCHEMA["$defs"]})
-_EVENT: Final = Draft202012Validator({**SCHEMA["$defs"]["event"], "$defs": SCHEMA["$defs"]})
 
 
 @struct
 class EnvelopeEvent:
-    """One event as it leaves: `filters` maps a collection to its one matched value."""
+    """One event as it leaves: `filters` maps a collection to its one matched value. Its identity follows from its URL."""
 
-    id: str
     url: str
     type: str
     filters: Mapping[str, str]
 
-    @classmethod
-    def of(cls, url: str, type_: str, filters: Mapping[str, str]) -> "EnvelopeEvent":
-        """Make the event of a canonical URL, whose identity follows from it."""
-        return cls(event_id(url), url, type_, dict(filters))
-
     def to_json(self) -> dict[str, Any]:
         """Return the wire form."""
         return {
-            "id": self.id,
+            "id": event_id(self.url),
             "url": self.url,
             "types": [self.type],
             "filters": {name: [value] for name, value in self.filters.items()},
         }
 
+    def queued(self) -> str:
+        """Return the canonical JSON that the queue keeps: neither the identity nor the type, which its lane names.
+
+        The store holds one for each event that waits, so what follows from the rest is left out; the wire form is at most
+        `QUEUED_LESS` bytes longer.
+        """
+        return orjson.dumps({"filters": self.filters, "url": self.url}, option=orjson.OPT_SORT_KEYS).decode()
+
     @classmethod
-    def from_json(cls, document: Any) -> "EnvelopeEvent":
-        """Read the wire form back. Raises ValueError where it is not a valid event."""
-        validate_event(document)
-        filters = {name: values[0] for name, values in document["filters"].items()}
-        return cls(document["id"], document["url"], document["types"][0], filters)
+    def from_queue(cls, text: str, type_: str) -> "EnvelopeEvent":
+        """Read back what `queued` made. Raises ValueError for anything else; whether it can be sent, `build` judges."""
+        match orjson.loads(text):
+            case {"filters": dict(filters), "url": str(url), **rest} if not rest:
+                if all(isinstance(value, str) for value in filters.values()):
+                    return cls(url, type_, filters)
+        raise ValueError("$: is no queued event")
 
 
 def merge(events: Iterable[EnvelopeEvent]) -> tuple[EnvelopeEvent, ...]:
-    """Return the events in order, those with an equal (id, type, filters) once."""
+    """Return the events in order, equal ones once."""
     first: dict[tuple[str, str, frozenset[tuple[str, str]]], EnvelopeEvent] = {}
     for event in events:
-        first.setdefault((event.id, event.type, frozenset(event.filters.items())), event)
+        first.setdefault((event.url, event.type, frozenset(event.filters.items())), event)
     return tuple(first.values())
 
 
@@ -176,20 +181,14 @@ def envelope_digest(client_payload: Any) -> str:
 
 def validate(body: Any) -> None:
     """Check a whole dispatch body. Raises ValueError that names the place and the rule, never a value."""
-    _check(_BODY, body)
+    _check(body)
     _check_payload(body["client_payload"])
-
-
-def validate_payload(client_payload: Any) -> None:
-    """Check the `client_payload` alone, which is what a workflow run is given. Raises ValueError as `validate` does."""
-    _check(_PAYLOAD, client_payload)
-    _check_payload(client_payload)
 
 
 def sendable(event: EnvelopeEvent) -> bool:
     """Tell whether a matched event, whose URL a template built and whose names a declaration checked, fits the schema.
 
-    The same answer as `validate_event`, for what matching makes, at a hundredth of its cost; the suite compares them.
+    The same answer as `validate`, for what matching makes, at a hundredth of its cost; the suite compares them.
     """
     sizes = [len(text) for text in event.filters.values()]
     if len(sizes) > MAX_FILTERS or (sizes and (min(sizes) == 0 or max(sizes) > MAX_FILTER_CHARACTERS)):
@@ -199,15 +198,9 @@ def sendable(event: EnvelopeEvent) -> bool:
     return small or len(canonical_json(event.to_json())) <= MAX_EVENT_BYTES
 
 
-def validate_event(event: Any) -> None:
-    """Check one event in its wire form, so that nothing is queued that could not be sent. Raises ValueError."""
-    _check(_EVENT, event)
-    _check_event(event, "$")
-
-
-def _check(validator: Draft202012Validator, document: Any) -> None:
+def _check(document: Any) -> None:
     try:
-        errors = list(islice(validator.iter_errors(document), MAX_FAULTS))
+        errors = list(islice(_BODY.iter_errors(document), MAX_FAULTS))
     except ValueError as error:  # a lone surrogate, or a key that is no text: nothing that JSON could carry
         raise ValueError("$: fails encoding") from error
     if errors:

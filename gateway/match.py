@@ -104,7 +104,7 @@ def match_trigger(event: Event, enrolled: Enrolled, trigger: Trigger) -> Envelop
     url = _url(form, evidence, names)
     if isinstance(url, _Nonmatch):
         return url
-    matched = EnvelopeEvent.of(url, trigger.name, scope)
+    matched = EnvelopeEvent(url, trigger.name, scope)
     return matched if sendable(matched) else _Nonmatch("envelope", None)  # what could never be sent must not be queued
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from gateway import log, provenance
+from gateway.envelope import EnvelopeEvent
 from gateway.store import Admit, AdmitItem, Batch, QueueEntry, Store
 from gateway.subscriptions import Enrolled
 from gateway.suspension import SUPERSEDED
@@ -71,7 +72,7 @@ class Rollover:
     async def _queue(self, source: str, dispatch: str, trigger: str, events: Sequence[str], new: Enrolled) -> Carried:
         try:
             for event in events:
-                provenance.check_event(orjson.loads(event), new.subscription)
+                provenance.check_event(EnvelopeEvent.from_queue(event, trigger).to_json(), new.subscription)
         except ValueError:
             return "unfit"
         digest, now = new.subscription.digest, self._clock()

@@ -18,7 +18,6 @@ from starlette.applications import Starlette
 
 from gateway.admission import Admission, Run
 from gateway.admission_route import admission_route
-from gateway.canonical import canonical_json
 from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher
 from gateway.doubles import github, oidc
@@ -119,7 +118,7 @@ class House:
     async def queue(self, url: str = URL, one: Enrolled | None = None, scope: Mapping[str, str] | None = None) -> str:
         """Queue an event as an admitted delivery would; return the delivery's id."""
         digest, delivery = (one or self.one).subscription.digest, uuid7()
-        event = canonical_json(EnvelopeEvent.of(url, "issue-created", scope or SCOPE).to_json()).decode()
+        event = EnvelopeEvent(url, "issue-created", dict(scope or SCOPE)).queued()
         entry = QueueEntry(f"{digest}:issue-created", event, delivery)
         record = json.dumps({"id": delivery, "received_at": time.time(), "outcome": "forwarded"})
         item = AdmitItem((f"id:{delivery}",), 60, None, (entry,))

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gateway.cli import main
 from gateway.configuration import Configuration, load_configuration
+from gateway.envelope import EnvelopeEvent
 from gateway.environment import data_folder
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
 
@@ -70,10 +71,9 @@ async def admit(store: Store, configuration: Configuration, number: int = 1, now
     """Admit one event for the enrolled subscription, as a delivery would."""
     enrolled: Any = configuration.index.by_digest(LINEAR["digest"])
     url = f"https://linear.app/acme/issue/A-{number}"
-    event = {"id": f"uri:{number:064x}", "url": url, "types": ["issue-created"], "filters": {"teams": ["t1"]}}
     lane = f"{enrolled.subscription.digest}:issue-created"
     delivery = uuid7()
-    entry = QueueEntry(lane, json.dumps(event, separators=(",", ":"), sort_keys=True), delivery)
+    entry = QueueEntry(lane, EnvelopeEvent(url, "issue-created", {"teams": "t1"}).queued(), delivery)
     record = {"id": delivery, "source": "linear-acme", "received_at": now, "outcome": "forwarded", "reason": None}
     record["subscriptions"] = []
     item = AdmitItem((f"id:{delivery}",), 3600, None, (entry,))

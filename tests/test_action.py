@@ -235,7 +235,7 @@ async def template(home: House) -> dict[str, Any]:
     from tests.destination_house import SCOPE, URL  # noqa: PLC0415
 
     subscription = home.one.subscription
-    body = build(subscription.digest, subscription.event_type, uuid7(), [EnvelopeEvent.of(URL, "issue-created", SCOPE)])
+    body = build(subscription.digest, subscription.event_type, uuid7(), [EnvelopeEvent(URL, "issue-created", SCOPE)])
     provenance.check(body, subscription)
     return copy.deepcopy(body)
 

@@ -18,6 +18,7 @@ from gateway import dispatcher, pace, settling
 from gateway.circuit import Circuit
 from gateway.dispatcher import Dispatcher
 from gateway.doubles.github import Running, running
+from gateway.envelope import EnvelopeEvent
 from gateway.errors import Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.pace import Limits, backoff_s
@@ -57,10 +58,7 @@ def enrolled_for(repository: str, installation: int = 11, mode: str = "auto", na
 
 
 def event(url: str, trigger: str = "issue-created") -> str:
-    ident = "uri:" + hashlib.sha256(url.encode()).hexdigest()
-    return json.dumps(
-        {"id": ident, "url": url, "types": [trigger], "filters": {"teams": ["t1"]}}, separators=(",", ":")
-    )
+    return EnvelopeEvent(url, trigger, {"teams": "t1"}).queued()
 
 
 class Clock:
@@ -174,7 +172,9 @@ async def test_an_admitted_event_is_dispatched(house: House) -> None:
     gateway = sent["client_payload"]["gateway"]
     assert (sent["repo"], sent["installation"], sent["event_type"]) == ("acme/web", 11, "gateway-x")
     assert gateway["subscription"] == enrolled.subscription.digest
-    assert gateway["events"] == [json.loads(event("https://linear.app/acme/issue/A-1"))]
+    assert gateway["events"] == [
+        EnvelopeEvent("https://linear.app/acme/issue/A-1", "issue-created", {"teams": "t1"}).to_json()
+    ]
     assert house.outcomes() == [("done", "done")]
     kept = await house.store.dispatch(gateway["dispatch"])
     assert kept is not None

@@ -22,7 +22,7 @@ DISPATCH = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 def body() -> Any:
     subscription = ONE.subscription
-    event = EnvelopeEvent.of(FIRES.url, FIRES.selected.trigger, FIRES.scope)
+    event = EnvelopeEvent(FIRES.url, FIRES.selected.trigger, FIRES.scope)
     return build(subscription.digest, subscription.event_type, DISPATCH, [event])
 
 

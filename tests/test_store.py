@@ -17,7 +17,7 @@ from gateway.errors import ConfigError, Unavailable
 from gateway.store import Admit, AdmitItem, Batch, Limits, QueueEntry, Store, check_durability, uuid7
 from gateway.store import client as store_client
 from gateway.store import records as store_records
-from gateway.store.client import _slug, bounded
+from gateway.store.client import SCHEMA, _slug, bounded
 from gateway.store.connect import build, client_for
 from gateway.store.records import _Place
 from tests.valkey import PrivateValkey
@@ -794,7 +794,7 @@ async def test_opens_while_the_server_is_away_and_is_checked_later(server: Priva
     with pytest.raises(Unavailable, match="store-unfit"):
         await store.ping()
     with server.client() as client:
-        client.set("gw:schema", "1")
+        client.set("gw:schema", SCHEMA)
     await store.ping()
     await store.close()
 
@@ -812,7 +812,7 @@ async def test_another_server_under_the_same_address_is_looked_at(
     with pytest.raises(Unavailable, match="store-unfit"):
         await store.ping()
     with server.client() as client:
-        client.set("gw:schema", "1")
+        client.set("gw:schema", SCHEMA)
     await store.ping()
     with server.client() as client:
         client.flushall()
@@ -826,7 +826,7 @@ async def test_another_server_under_the_same_address_is_looked_at(
             break
     assert said == ["store-emptied"]
     with server.client() as client:
-        assert client.get("gw:schema") == "1"
+        assert client.get("gw:schema") == SCHEMA
 
 
 async def test_the_clock_is_the_stores_and_does_not_step(

@@ -24,7 +24,7 @@ from gateway.store.connect import CALL_S, CONNECTIONS
 from gateway.store.scripts import script
 
 log = logging.getLogger(__name__)
-SCHEMA = "1"
+SCHEMA = "2"
 SCHEMA_KEY = "gw:schema"
 COPIED_KEY = "gw:copied"
 OLDEST = (6, 2)

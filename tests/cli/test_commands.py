@@ -241,7 +241,7 @@ def test_envelope_check_against_a_subscription(tmp_path: Path) -> None:
     file = EXAMPLES / "linear-issue-created.json"
     document = json.loads(file.read_text())
     scope = {name: values[0] for name, values in document["grants"].items()}
-    event = EnvelopeEvent.of("https://linear.app/acme/issue/ENG-1", "issue-created", scope)
+    event = EnvelopeEvent("https://linear.app/acme/issue/ENG-1", "issue-created", scope)
     ident = "0196f0c0-0000-7000-8000-000000000000"
     good = build(document["digest"], document["event_type"], ident, [event])
 
@@ -253,9 +253,7 @@ def test_envelope_check_against_a_subscription(tmp_path: Path) -> None:
     assert check(started)[0] == 0  # a run's event file
     assert check({**started, "action": "gateway-other"})[0] == 1
     assert "fails required (event_type, client_payload)" in check({"sender": {"id": 1}})[1]
-    other = build(
-        document["digest"], document["event_type"], ident, [EnvelopeEvent.of(event.url, "issue-closed", scope)]
-    )
+    other = build(document["digest"], document["event_type"], ident, [EnvelopeEvent(event.url, "issue-closed", scope)])
     assert run("envelope", "check", "-", stdin=json.dumps(other).encode())[0] == 0
     status, text = check(other)
     assert (status, "types: is no trigger" in text) == (1, True)

@@ -439,6 +439,9 @@ async def test_a_gateway_that_is_away_is_asked_again_within_bounds(home: House, 
     assert (step.code, step.outputs["admitted"], len(seen)) == (1, "false", 6), step.log
     assert re.findall(r"wait (\d+)", step.log) == ["3000", "30000", "8000", "16000", "30000"]
     assert "contents: read" in step.log
+    assert re.findall(r"Asking again in (\d+) s \((\d) of 6\)", step.log) == [
+        *zip(("3", "30", "8", "16", "30"), "23456", strict=True)
+    ]
     job.receiver = "http://127.0.0.1:9"
     step = await job.run(started_by(await template(home)))
     assert (step.code, step.outputs["admitted"]) == (1, "false")

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -138,3 +140,26 @@ def test_the_documents_list_every_reason_of_admission() -> None:
     for name in ("oidc", "admission"):
         reasons |= set(re.findall(r'Rejection\("([a-z-]+)"', (ROOT / f"gateway/{name}.py").read_text()))
     assert {reason for reason in reasons if f"`{reason}`" not in text} == set()
+
+
+def test_a_plain_workflow_is_set_up_as_the_page_says(tmp_path: Path) -> None:
+    """The commands of docs/destination.md, in their order, until the compiled document fits the workflow."""
+    page = (ROOT / "docs/destination.md").read_text(encoding="utf-8")
+    workflow = tmp_path / ".github/workflows/triage.yml"
+    setup, compiled = re.findall(r"^   ```\n(.*?)^   ```", page, re.MULTILINE | re.DOTALL)
+    plain = re.search(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert plain
+    gateway = f'gateway() {{ PYTHONPATH={ROOT} {sys.executable} -m gateway "$@"; }}\nset -eu\n'
+
+    def run(script: str) -> str:
+        return subprocess.run(
+            ["bash", "-c", gateway + script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+        ).stderr
+
+    run(setup.replace("=...", "=11111111-1111-4111-8111-111111111111").replace("GATEWAY", str(ROOT)))
+    workflow.write_text(plain[1])
+    assert "would not start" in run(compiled)
+    document = json.loads((tmp_path / ".github/gateway/triage.json").read_bytes())
+    workflow.write_text(plain[1].replace("gateway-triage-REPLACE", document["event_type"]))
+    assert "would not start" not in run(compiled)
+    assert (tmp_path / ".github/actions/admit/action.yml").is_file()

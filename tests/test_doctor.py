@@ -100,6 +100,15 @@ async def test_a_whole_deployment_has_nothing_to_mend(deployment: Deployment) ->
     }  # fmt: skip
 
 
+async def test_the_bots_user_id_is_told_and_compared(deployment: Deployment) -> None:
+    bot = deployment.github.double.bot_id
+    (told,) = [finding for finding in await deployment.findings() if finding.check == "App's bot user"]
+    assert (told.state, told.detail) == ("ok", f"id {bot}: the admission action's sender-id")
+    deployment.edit("[github]", f"[github]\nsender_id = {bot + 1}")
+    wrong = (await deployment.broken())["App's bot user"]
+    assert (wrong.state, wrong.fix) == ("fail", "correct github.sender_id")
+
+
 async def test_a_broken_deployment_says_what_to_mend(deployment: Deployment) -> None:
     deployment.hook, deployment.exposed, deployment.jwks = (404, True), True, {"keys": []}
     deployment.github.double.world.installations[11].suspended = True

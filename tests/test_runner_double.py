@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gateway.demo import free_port
 from gateway.doubles import runner
 from gateway.doubles.github import running
@@ -21,6 +23,12 @@ def test_every_double_shows_an_example_and_what_it_answers() -> None:
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
         assert f"Example: python -m gateway.doubles.{name}" in shown
         assert name == "runner" or "/_double/" in shown
+
+
+def test_a_claim_that_no_token_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        runner.main(["--claim", "audience=x"])
+    assert "NAME is one of actor, actor_id, aud," in capsys.readouterr().err
 
 
 async def run(github: str, document: Path) -> tuple[int, str]:

@@ -43,6 +43,7 @@ async def github_side(configuration: Configuration, session: aiohttp.ClientSessi
         yield Finding("GitHub App", "fail", f"the key belongs to App {about.id}", "correct github.app_id")
     else:
         yield Finding("GitHub App", "ok", f"{about.slug}, id {about.id}")
+    yield await _bot(app, settings.sender_id)
     if about.date is not None:
         yield skew("GitHub", about.date + 0.5, (asked + time.time()) / 2)
     for number in sorted({one.installation for one in configuration.enrolled}):
@@ -53,6 +54,20 @@ async def github_side(configuration: Configuration, session: aiohttp.ClientSessi
         if key not in seen:
             seen.add(key)
             yield await _repository(app, one)
+
+
+async def _bot(app: GitHubApp, configured: int | None) -> Finding:
+    """Who a run must have as its sender: the number that the admission action wants."""
+    try:
+        found = await app.app_bot_id()
+    except (GitHubRefusal, GitHubAway) as error:
+        fix = "set github.sender_id, else the gateway uses the id it knew last"
+        return Finding("App's bot user", "fail", f"its id is not to be had: {error.reason}", fix)
+    if configured not in (None, found):
+        return Finding(
+            "App's bot user", "fail", f"id {found}, github.sender_id is {configured}", "correct github.sender_id"
+        )
+    return Finding("App's bot user", "ok", f"id {found}: the admission action's sender-id")
 
 
 async def _installation(app: GitHubApp, number: int) -> Finding:

@@ -115,7 +115,7 @@ class Issuer:
         if known is None or request.headers.get("Authorization") != f"Bearer {known[0]}":
             return web.Response(status=401)
         audience = request.query.get("audience") or f"https://github.com/{known[1].get('repository_owner', '')}"
-        return web.json_response({"value": self.sign(self.claims({**known[1], "aud": audience}))})
+        return web.json_response({"value": self.sign(self.claims({"aud": audience, **known[1]}))})
 
     async def _run(self, request: web.Request) -> web.StreamResponse:
         run, token = self.start_run((await request.json()).get("claims", {}))
@@ -168,6 +168,13 @@ def run_claims(
         "runner_environment": "github-hosted",
         "run_number": "7",
     }
+
+
+CLAIMS = frozenset(
+    run_claims(repository="o/r", repository_id=1, workflow="w", workflow_sha="", actor_id=1).keys()
+    | {"iss", "aud", "jti", "iat", "nbf", "exp", "run_id", "run_attempt", "environment"}
+)
+"""The names of the claims that this issuer's tokens may have."""
 
 
 def encode(data: bytes) -> bytes:

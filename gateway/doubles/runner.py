@@ -7,7 +7,8 @@ is the step's, or 3 where there is nothing to run.
 - the same command again is another run of the same dispatch: it ends green, with `admitted` false
 - `--run-id ID` of a line before is a re-run of that run: it is admitted again
 - `--sender ID` is a run that somebody else started
-- `--claim NAME=VALUE` is a run with another claim in its token (`--claim NAME=` has none)
+- `--claim NAME=VALUE` is a run with another claim in its token (`--claim NAME=` has none), such as `repository_id=5`,
+  `repository=other/app`, `workflow_ref=...`, `ref=refs/heads/x`, `event_name=push`, `environment=prod` or `aud=other`
 
 What a job sees: https://docs.github.com/en/actions/reference/workflows-and-actions/variables
 """
@@ -27,10 +28,9 @@ from typing import Any
 import aiohttp
 from ruamel.yaml import YAML
 
-from gateway.doubles.oidc import run_claims
+from gateway.doubles.oidc import CLAIMS, run_claims
 
 ACTION = Path(__file__).parents[2] / "deploy" / "actions" / "admit"
-COMMIT = "a" * 40  # the GitHub double holds one state of a repository, whatever the commit
 EVENT = "repository_dispatch"
 
 
@@ -145,20 +145,20 @@ async def play(options: argparse.Namespace) -> tuple[str, Step]:
         sender_id = str(event["sender"]["id"])
         if options.sender is not None:
             event["sender"] = {"id": options.sender, "login": "somebody-else", "type": "User"}
+        state = await _json(session.get(f"{options.github}/_double/state"), options.github, "it has no state")
         repository, workflow = event["repository"], _workflow(options.subscription[0])
         claims: dict[str, Any] = run_claims(
             repository=repository["full_name"],
             repository_id=repository["id"],
             workflow=workflow,
-            workflow_sha=COMMIT,
+            workflow_sha=state["heads"][repository["full_name"]],
             branch=event["branch"],
             actor=event["sender"]["login"],
             actor_id=event["sender"]["id"],
         )
         if options.run_id is not None:
             claims["run_id"] = options.run_id
-        for name, value in options.claim:
-            claims[name] = value or None
+        claims |= {name: value or None for name, value in options.claim}
         asked = session.post(f"{options.issuer}/_double/run", json={"claims": claims})
         started = await _json(asked, options.issuer, "it starts no runs")
     run = Run(
@@ -198,8 +198,8 @@ def _workflow(document: Path) -> str:
 
 def _claim(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
-    if not separator:
-        raise argparse.ArgumentTypeError("is written NAME=VALUE")
+    if not separator or name not in CLAIMS:
+        raise argparse.ArgumentTypeError(f"is written NAME=VALUE, and NAME is one of {', '.join(sorted(CLAIMS))}")
     return name, value
 
 

@@ -66,11 +66,13 @@ class Destination(Stage):
         query = {"dispatch": dispatched["body"]["client_payload"]["gateway"]["dispatch"]}
         async with self.session.get(f"{self.github}/_double/event", params=query) as response:
             event = await response.json()
+        async with self.session.get(f"{self.github}/_double/state") as response:
+            state = await response.json()
         claims = oidc.run_claims(
             repository=self.repository,
             repository_id=number,
             workflow=self.workflow,
-            workflow_sha=runner.COMMIT,
+            workflow_sha=state["heads"][self.repository],
             actor_id=event["sender"]["id"],
         )
         run, bearer = self.issuer.issuer.start_run(claims)

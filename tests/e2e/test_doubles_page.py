@@ -41,21 +41,28 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     (sent,) = [json.loads(line)["dispatches"] for line in done.stdout.splitlines() if line.startswith('{"dispatches"')]
-    assert [one["repo"] for one in sent] == ["acme/widgets"]
+    assert [one["repo"] for one in sent] == ["acme/app"]
     assert re.search(r"^created +team/", done.stdout, re.MULTILINE)
     assert re.search(r"forwarded  > \S+ sent", done.stdout)
     runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"exit"')]
-    assert [(run["exit"], run["outputs"]["admitted"]) for run in runs] == [
-        (0, "true"),
-        (0, "false"),
-        (0, "true"),
-        (1, "false"),
-    ], told
+    ended = [(run["exit"], run["outputs"]["admitted"]) for run in runs]
+    assert ended == [(0, "true"), (0, "false"), (0, "true"), (1, "false"), *[(1, "false")] * 7, (0, "true")], told
     assert runs[0]["run_id"] == runs[2]["run_id"] != runs[1]["run_id"]
     assert json.loads(runs[0]["outputs"]["events"]) == sent[0]["client_payload"]["gateway"]["events"]
     assert "the sender is not the gateway App's bot user" in done.stderr
+    refusals = re.findall(r"the receiver refused this run \(HTTP (\d+), ([a-z-]+):", done.stderr)
+    assert refusals == [
+        ("403", "repository"),
+        ("403", "workflow"),
+        ("403", "ref"),
+        ("403", "event"),
+        ("403", "environment"),
+        ("403", "sender"),
+        ("401", "audience"),
+    ]
     assert "add-mask" not in told
+    assert "ignored (suspended)" in done.stdout
     assert "unprocessable" in done.stdout
     assert "1 queued again" in done.stdout
-    (row,) = json.loads(done.stdout.splitlines()[-1])["subscriptions"]
-    assert row["state"] == "active"
+    rows = json.loads(done.stdout.splitlines()[-1])["subscriptions"]
+    assert [(row["state"], row["reason"]) for row in rows] == [("active", None)]

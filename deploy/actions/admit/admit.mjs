@@ -290,7 +290,9 @@ async function insist(ask, what) {
     if (!passing) return answer;
     check(attempt < ATTEMPTS, `${what} is not available (${why(answer)}). Then run this job again: the dispatch is still open`);
     const stated = Number(answer.headers.get("retry-after") ?? "");
-    await sleep(1000 * Math.min(Number.isFinite(stated) && stated > 0 ? stated : 2 ** attempt, MAX_WAIT_S));
+    const pause = Math.min(Number.isFinite(stated) && stated > 0 ? stated : 2 ** attempt, MAX_WAIT_S);
+    process.stdout.write(`${what}: ${why(answer)}. Asking again in ${pause} s (${attempt + 1} of ${ATTEMPTS})\n`);
+    await sleep(1000 * pause);
   }
 }
 
@@ -332,7 +334,7 @@ const FIXES = {
   // not proven
   token: "the receiver does not accept the token: compare admission.jwks_url with this GitHub's issuer",
   issuer: "admission.issuer is not this GitHub's issuer",
-  audience: `the receiver has another workflow hash or audience prefix: ${COMPILE}`,
+  audience: `another workflow hash is enrolled: ${COMPILE}; or the action's audience-prefix is not admission.audience_prefix`,
   freshness: "the clocks of receiver and GitHub differ",
   lifetime: "the token is valid for more than 15 minutes, or ends before it begins: GitHub's are not, compare admission.issuer",
   "claim-jti": lacks("jti"),

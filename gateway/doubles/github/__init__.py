@@ -8,7 +8,8 @@ belongs on loopback alone:
   `dispatch` (default), `token`, `contents` or `repository`; the repo of an unrestricted token is `""`. An answer has `status`,
   `headers`, `body`; `delay_s` waits first; `cut` closes the connection without an answer; `taken` (for `dispatch`) takes the
   dispatch all the same, so that its outcome is unknown. One without `status` and `cut` goes on as if not scripted.
-- `GET /_double/dispatches` what was taken (`body` decoded, `raw` as text); `GET /_double/state` counts and the repositories' ids; `DELETE /_double/state` forgets both, scripts and tokens.
+- `GET /_double/dispatches` what was taken (`body` decoded, `raw` as text); `GET /_double/state` counts, the repositories' ids and
+  head commits; `DELETE /_double/state` forgets both, scripts and tokens.
 - `GET /_double/event[?dispatch=ID]` the event of the run that the last dispatch started, or that one: a run's event file
 - `POST /_double/repository` `{"repo", "id"?, "default_branch"?, "moved_to"?, "gone"?}`
 - `POST /_double/contents` `{"repo", "path", "ref"?, "text"}` (without `ref`: at every ref; null text: removed)

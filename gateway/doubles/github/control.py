@@ -111,6 +111,7 @@ class Control:
             "scripts": self._scripts.left(),
             "most_in_flight": self._seen.most_in_flight,
             "repositories": {repo.full_name: repo.id for repo in self._world.repos.values()},
+            "heads": {repo.full_name: repo.head() for repo in self._world.repos.values()},
         }
         return web.json_response(state)
 

@@ -186,8 +186,7 @@ class GitHubDouble:
             return play(request, answer)
         self.world.check(request, name, "contents", "read")
         repo = self.world.repos[name.lower()]
-        path = request.match_info["path"]
-        held = repo.contents.get((path, request.query.get("ref", repo.default_branch)), repo.contents.get((path, None)))
+        held = repo.file(request.match_info["path"], request.query.get("ref"))
         if held is None:
             raise Refused(404, "Not Found")
         if "raw" not in request.headers.get("Accept", ""):

@@ -27,12 +27,6 @@ def _checkout(text: str) -> tuple[str, Path]:
     return repo, Path(folder)
 
 
-def workflows(checkout: Path) -> dict[str, bytes]:
-    """The files under .github/workflows of a checkout, by their path in it."""
-    found = sorted((checkout / ".github/workflows").glob("*"))
-    return {file.relative_to(checkout).as_posix(): file.read_bytes() for file in found if file.is_file()}
-
-
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gateway.doubles.github",
@@ -53,7 +47,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="ID=OWNER/NAME",
         help="an installation and a repository of it; may be repeated",
     )
-    told = "what the default branch holds: the workflows of a folder, read at start"
+    told = "what the default branch holds: the workflows of a folder, as they are now"
     parser.add_argument(
         "--checkout", type=_checkout, action="append", default=[], metavar="OWNER/NAME=FOLDER", help=told
     )
@@ -82,9 +76,10 @@ async def serve(options: argparse.Namespace) -> None:
         bot_id=options.bot_id,
         token_life_s=options.token_life_s,
     )
-    for repo, folder in options.checkout:
-        for path, data in (await asyncio.to_thread(workflows, folder)).items():
-            double.double.add_repository(repo).contents[(path, None)] = data
+    for name, folder in options.checkout:
+        repo = double.double.add_repository(name)
+        repo.contents.clear()  # the consent is the checkout's own
+        repo.checkout = folder
     try:
         sys.stdout.write(
             orjson.dumps({"event": "listening", "address": double.address, "url": double.address}).decode() + "\n"

@@ -1,8 +1,10 @@
 """The world that the double plays: repositories, installations, and the tokens that reach from one to the other."""
 
+import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
 
@@ -27,6 +29,24 @@ class Repo:
     default_branch: str = "main"
     moved_to: str | None = None
     contents: dict[tuple[str, str | None], bytes] = field(default_factory=dict)
+    checkout: Path | None = None
+
+    def file(self, path: str, ref: str | None = None) -> bytes | None:
+        """Return a file at a ref: as it was put there, else as the checkout has it now."""
+        put = self.contents.get((path, ref or self.default_branch), self.contents.get((path, None)))
+        return put if put is not None or self.checkout is None else _workflows(self.checkout).get(path)
+
+    def head(self) -> str:
+        """Return an id for the state of the contents, as the default branch's commit is one."""
+        state = [(path, ref or "", data) for (path, ref), data in self.contents.items()]
+        state += [] if self.checkout is None else [(path, "", data) for path, data in _workflows(self.checkout).items()]
+        return hashlib.sha1(repr(sorted(state)).encode(), usedforsecurity=False).hexdigest()
+
+
+def _workflows(checkout: Path) -> dict[str, bytes]:
+    """The files under .github/workflows of a checkout, by their path in it."""
+    found = sorted((checkout / ".github/workflows").glob("*"))
+    return {file.relative_to(checkout).as_posix(): file.read_bytes() for file in found if file.is_file()}
 
 
 @dataclass(slots=True)

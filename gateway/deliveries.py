@@ -37,7 +37,9 @@ def delivery_row(row: Mapping[str, Any], known: Mapping[str, Dispatch]) -> dict[
     """A record as lists give it, with what became of its dispatches."""
     shown = {key: value for key, value in row.items() if key != "dispatch_ids"}
     named = [known[ident] for ident in row.get("dispatch_ids", ()) if ident in known]
-    shown["dispatches"] = [{"id": one.id, "status": one.status, "admitted": one.run is not None} for one in named]
+    shown["dispatches"] = [
+        {"id": one.id, "status": one.status, "admitted": one.run is not None, "run": one.run} for one in named
+    ]
     return shown
 
 

@@ -120,7 +120,8 @@ class House:
         digest, delivery = (one or self.one).subscription.digest, uuid7()
         event = EnvelopeEvent(url, "issue-created", dict(scope or SCOPE)).queued()
         entry = QueueEntry(f"{digest}:issue-created", event, delivery)
-        record = json.dumps({"id": delivery, "received_at": time.time(), "outcome": "forwarded"})
+        told: dict[str, Any] = {"source": "linear-acme", "outcome": "forwarded", "reason": None, "subscriptions": []}
+        record = json.dumps({"id": delivery, "received_at": time.time(), **told})
         item = AdmitItem((f"id:{delivery}",), 60, None, (entry,))
         await self.store.admit(Admit("linear-acme", delivery, (item,), record, time.time()))
         return delivery

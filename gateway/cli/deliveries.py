@@ -1,6 +1,7 @@
 """`gateway deliveries`: what arrived and what became of it, from the store's records."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,13 @@ def deliveries(
         return
     for row in answer["deliveries"]:
         at = datetime.fromtimestamp(row["received_at"], UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        sent = ", ".join(f"{one['id']} {one['status']}" for one in row["dispatches"])
+        sent = "; ".join(f"{one['id']} {_state(one)}" for one in row["dispatches"])
         reason = f" ({row['reason']})" if row["reason"] else ""
         click.echo(f"{at}  {row['id']}  {row['source']}  {row['outcome']}{reason}" + (f"  > {sent}" if sent else ""))
     if answer["next"]:
         click.echo(f"more: --next {answer['next']}", err=True)
+
+
+def _state(dispatch: Mapping[str, Any]) -> str:
+    """How far a dispatch came: the run that it was admitted to is its end."""
+    return f"{dispatch['status']}, admitted (run {dispatch['run']})" if dispatch["admitted"] else dispatch["status"]

@@ -202,7 +202,7 @@ def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
         click.echo(f"item {item['index']}  rejected: {item['reason']}")
     for one in record["dispatches"]:
         reason = f" ({one['reason']})" if one["reason"] else ""
-        admitted = f"run admitted {moment(one['admitted_at'])}" if one["admitted"] else "no run admitted"
+        admitted = f"run {one['run']} admitted {moment(one['admitted_at'])}" if one["admitted"] else "no run admitted"
         tries = f"{one['attempts']} attempt{'s' if one['attempts'] != 1 else ''}"
         click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {admitted}")
         if one["reason"] in SETTLED:

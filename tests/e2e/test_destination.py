@@ -113,7 +113,10 @@ async def test_from_the_provider_to_the_admitted_run(stage: Destination, tmp_pat
     record = await stage.newest()
     ident = dispatched["body"]["client_payload"]["gateway"]["dispatch"]
     assert record["outcome"] == "forwarded"
-    assert record["dispatches"] == [{"id": ident, "status": "sent", "admitted": True}]
+    (shown,) = record["dispatches"]
+    assert (shown["id"], shown["status"], shown["admitted"]) == (ident, "sent", True)
+    code, text = await stage.command("deliveries", "--limit", "1")
+    assert (code, f"> {ident} sent, admitted (run {shown['run']})" in text) == (0, True), text
     step = await stage.job(dispatched, tmp_path)
     assert (step.code, step.outputs) == (0, {"admitted": "false", "events": "[]"}), step.log
     await until_logged(stage, event="admitted")

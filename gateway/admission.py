@@ -106,30 +106,29 @@ class Admission:
             raise Rejection("not-enrolled", 403)
         try:
             await self._judge(proven, enrolled, settings)
+            return await self._claim(proven, enrolled, dispatch, settings.window_s)
         except (Rejection, Unavailable) as refusal:
-            _note(refusal.reason, dispatch, enrolled, proven)
-            if _is_ours(proven, enrolled) and refusal.reason in _DISAGREEMENTS:
-                self._follow_up(enrolled, dispatch)
+            named = dispatch if _DISPATCH.fullmatch(dispatch) else None
+            refusal.about = {"dispatch": named, "subscription": digest, "run": proven.run_id}
+            if _is_ours(proven, enrolled):
+                self._follow_up(refusal.reason, enrolled, dispatch, proven.run_id)
             raise
-        return await self._claim(proven, enrolled, dispatch, settings.window_s)
 
-    def _follow_up(self, enrolled: Enrolled, dispatch: str) -> None:
-        """Look at the default branch beside the answer, which does not wait for it."""
-        task = asyncio.create_task(self._look(enrolled, dispatch))
+    def _follow_up(self, reason: str, enrolled: Enrolled, dispatch: str, run: str) -> None:
+        """Keep the refusal and look at the default branch beside the answer, which waits for neither."""
+        digest, now = enrolled.subscription.digest, self._clock()
+        if reason != "taken" and _DISPATCH.fullmatch(dispatch):  # the run that has it is shown, and was refused nothing
+            self._beside(self._store.refuse_run(dispatch, digest, reason, run, now), digest, dispatch)
+        if reason in _DISAGREEMENTS:
+            self._beside(self._disagreed(enrolled, dispatch), digest, dispatch)
+
+    def _beside(self, work: Awaitable[object], digest: str, dispatch: str) -> None:
+        task = asyncio.create_task(_unheard(work, digest, dispatch))
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
-    async def _look(self, enrolled: Enrolled, dispatch: str) -> None:
-        try:
-            await self._disagreed(enrolled, dispatch)
-        except Unavailable as error:
-            digest = enrolled.subscription.digest
-            log.event("follow-up-failed", logging.WARNING, subscription=digest, dispatch=dispatch, reason=error.reason)
-        except Exception:  # noqa: BLE001 (a bug must not stay unseen, and nobody awaits this)
-            log.LOGGER.exception("follow-up-bug")
-
     async def settle(self) -> None:
-        """Return when no look is under way."""
+        """Return when nothing is under way beside the answers."""
         while self._looking:
             await asyncio.gather(*self._looking)
 
@@ -182,7 +181,6 @@ class Admission:
         result = await self._store.admit_run(dispatch, digest, proven.run_id, proven.jti, now, window_s)
         if result != "admitted" or known is None or known.envelope_digest is None:
             refusal = REFUSALS.get(result, REFUSALS["unknown"])
-            _note(refusal.reason, dispatch, enrolled, proven)
             raise Rejection(refusal.reason, refusal.status)
         log.event(
             "admitted",
@@ -219,12 +217,11 @@ def _asked(body: bytes) -> tuple[str, str]:
     raise Rejection("request", 400)
 
 
-def _note(reason: str, dispatch: str, enrolled: Enrolled, proven: Proven) -> None:
-    log.event(
-        "admission-refused",
-        logging.WARNING,
-        reason=reason,
-        dispatch=dispatch if _DISPATCH.fullmatch(dispatch) else None,
-        subscription=enrolled.subscription.digest,
-        run=proven.run_id,
-    )
+async def _unheard(work: Awaitable[object], digest: str, dispatch: str) -> None:
+    """Await what nobody else does, and say where it fails."""
+    try:
+        await work
+    except Unavailable as error:
+        log.event("follow-up-failed", logging.WARNING, subscription=digest, dispatch=dispatch, reason=error.reason)
+    except Exception:  # noqa: BLE001 (a bug must not stay unseen)
+        log.LOGGER.exception("follow-up-bug")

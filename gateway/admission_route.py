@@ -46,11 +46,11 @@ def admission_route(
         except Vanished:
             return Response(status_code=400)  # nobody reads it
         except Rejection as error:
-            log.event("admission", logging.WARNING, status=error.status, reason=error.reason)
+            log.event("admission-refused", logging.WARNING, status=error.status, reason=error.reason, **error.about)
             told(None, error.reason, began)
             return _answer(error.status, {"admitted": False, "reason": error.reason})
         except Unavailable as error:
-            log.event("admission", logging.WARNING, status=503, reason=error.reason)
+            log.event("admission-refused", logging.WARNING, status=503, reason=error.reason, **error.about)
             told(None, error.reason, began)
             body = {"admitted": False, "reason": error.reason}
             return _answer(503, body, {"retry-after": str(error.retry_after_s)})

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any
 
 from gateway.delivery import Outcome
@@ -30,6 +31,7 @@ async def one_delivery(store: Store, ident: str) -> dict[str, Any] | None:
         one = known[dispatch["id"]]
         dispatch |= {"reason": one.reason, "attempts": one.attempts}
         dispatch |= {"settled_at": one.settled_at, "admitted_at": one.admitted_at}
+        dispatch["refused"] = None if one.refused is None else asdict(one.refused)
     return shown
 
 

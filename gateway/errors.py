@@ -1,7 +1,11 @@
 """Errors by whose fault: ours at start, the sender's, ours now. Anything else that escapes is a bug."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+_NOTHING: Final[Mapping[str, str | None]] = MappingProxyType({})
 
 
 def printable(text: str) -> str:
@@ -46,8 +50,11 @@ class ConfigError(Exception):
 class Rejection(Exception):  # noqa: N818 (a delivery is rejected; nothing of ours failed)
     """The sender's fault. `reason` is a slug for log, metric and record; `status` the default HTTP status, body empty.
 
-    A profile may map the status to another (`statuses`); nothing of the delivery is ever part of the exception.
+    A profile may map the status to another (`statuses`); nothing of the delivery is ever part of the exception. `about` is
+    what its log line says beside reason and status: ids, once they are proven.
     """
+
+    about: Mapping[str, str | None] = _NOTHING
 
     def __init__(self, reason: str, status: int) -> None:
         super().__init__(reason)
@@ -56,7 +63,12 @@ class Rejection(Exception):  # noqa: N818 (a delivery is rejected; nothing of ou
 
 
 class Unavailable(Exception):  # noqa: N818 (a state, not a defect)
-    """Ours, now: answered 503 with an integer Retry-After of `retry_after_s`; nothing was consumed or it was applied whole."""
+    """Ours, now: answered 503 with an integer Retry-After of `retry_after_s`; nothing was consumed or it was applied whole.
+
+    `about` as for a Rejection.
+    """
+
+    about: Mapping[str, str | None] = _NOTHING
 
     def __init__(self, reason: str, retry_after_s: int = 5) -> None:
         super().__init__(reason)

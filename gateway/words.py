@@ -125,6 +125,25 @@ SETTLED: dict[str, str] = {
     "opt-in-revoked": "The repository took its consent back.",
 }
 
+RUNS: dict[str, str] = {
+    "audience": "The run is of another workflow than the enrolled one. Compile and enroll the merged workflow again.",
+    "event": "The run was not started by repository_dispatch.",
+    "repository": "The enrolled repository has another name now. Compile and enroll it under the new one.",
+    "sender": "Somebody else than the App's bot started the run. Compare github.sender_id with the bot's user id.",
+    "environment": "The job uses a deployment environment, which the admitting job must not. Use one in a later job.",
+    "ref": "The run is not of the default branch.",
+    "workflow": "The run is of another workflow file than the enrolled one, or of a reusable one.",
+    "workflow-hash": "The run's workflow file is not the enrolled one. Compile and enroll the merged workflow again.",
+    "denied": "The enrollment or its source is in mode deny.",
+    "suspended": "The subscription is suspended: gateway subscriptions says why. Enroll again to resume it.",
+    "unknown-dispatch": "The dispatch was being asked about, or was denied.",
+    "expired": "The run came later than admission.window_s after the dispatch was sent.",
+    "replayed-token": "The run's token was used for another dispatch. Run the job again.",
+    "contents-unreadable": "The App may not read contents. Grant contents: read, or gateway enroll --attested.",
+    "github-timeout": "GitHub did not answer in time. The run asks again; run the job again where it has ended.",
+}
+AWAY = {"store": "The store was away. The run asks again; run the job again where it has ended."}
+
 HEALTH: dict[str, str] = {
     "flowing": "Authentic deliveries arrive.",
     "new": "No authentic delivery yet.",
@@ -142,6 +161,11 @@ def words(outcome: str, reason: str | None) -> Words:
     if reason is None:
         return Words("queued", "")
     return REASONS.get(reason, Words("read", ""))
+
+
+def about_run(reason: str) -> str:
+    """Say why a run was refused, and what to do; what GitHub answered means the same as for a dispatch."""
+    return RUNS.get(reason) or SETTLED.get(reason) or AWAY.get(reason.partition("-")[0], "")
 
 
 def about_test(test: str | None) -> str:
@@ -198,10 +222,11 @@ def _sent(dispatches: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         return [("sent", "not yet"), ("admitted", "not yet")]
     given_up = any(one["status"] in {"dead", "discarded"} for one in dispatches)
     sent = all(one["status"] == "sent" for one in dispatches)
-    admitted = all(one["admitted"] for one in dispatches)
+    without = [one for one in dispatches if not one["admitted"]]
+    refused = any(one["refused"] for one in without)
     return [
         ("sent", "stopped" if given_up else "done" if sent else "not yet"),
-        ("admitted", "done" if admitted else "not yet"),
+        ("admitted", "refused" if refused else "not yet" if without else "done"),
     ]
 
 

@@ -226,6 +226,16 @@ async def runs(flow: Flow) -> None:
         flow.extra.append(Finding("two-runs", str(answers)))
 
 
+async def refuses(flow: Flow) -> None:
+    """A refused run of another subscription, one of its own, and one after a run was admitted."""
+    batch = await leased(flow)
+    keep = partial(flow.store.refuse_run, batch.dispatch, reason="ref", now=flow.time)
+    told = [await keep(digest="sha256:" + "f" * 64, run_id="1"), await keep(digest=DIGEST, run_id="2")]
+    await flow.store.admit_run(batch.dispatch, DIGEST, "3", "j", flow.time, 3600)
+    if [*told, await keep(digest=DIGEST, run_id="4")] != [False, True, False]:
+        flow.extra.append(Finding("refused-elsewhere", str(told)))
+
+
 def row(flow: Flow, ident: str) -> dict[str, str]:
     with flow.server.client() as client:
         return dict(client.hgetall(f"gw:{{s}}:dispatch:{ident}"))
@@ -319,6 +329,7 @@ CUTS: dict[str, Callable[[Flow], Awaitable[None]]] = {
 GUARD = ("redis.call('GET', P .. 'lease:' .. lane) == token", "true")
 CHECKS: dict[str, tuple[Callable[[Flow], Awaitable[None]], str, str]] = {
     "admit_run": (runs, "if run and run ~= ARGV[3] then return 'taken' end", ""),
+    "refuse_run": (refuses, " or row[1]:match('^(.*):[^:]*$') ~= ARGV[2]", ""),
     "forget_notice": (forgets, "if redis.call('HGET', P .. 'notices', ARGV[1]) ~= ARGV[2] then return 0 end", ""),
     "claim_jti": (runs, "if owner then return owner == ARGV[1] and 1 or 0 end", ""),
     **{name: (partial(lost_lease, how=name), *GUARD) for name in ("started", "retry", "release", "renew", "dead")},

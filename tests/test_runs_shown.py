@@ -1,7 +1,10 @@
 """What commands, API and console say about the run of a dispatch, on a store that a real dispatcher and admissions wrote."""
 
 import asyncio
+import inspect
 import json
+import re
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +13,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway import admission, oidc
 from gateway.app import Gateway
 from gateway.configuration import Configuration
+from gateway.errors import Rejection, Unavailable
 from gateway.keys import Keys
+from gateway.words import about_run
 from tests.console.client import Client, write_configuration
-from tests.destination_house import House, house
+from tests.destination_house import House, enrolled_with, house, receiving
 from tests.operating import gateway, write
 from tests.valkey import PrivateValkey
 
@@ -90,3 +96,104 @@ async def test_an_admitted_run_is_named_wherever_its_dispatch_is(stage: Stage) -
     assert shown["run"] == "9000000064"
     assert "run 9000000064 admitted 20" in await stage.command("explain", delivery)
     assert '<span class="id">9000000064</span>' in await stage.page(delivery)
+
+
+async def refused(home: House, dispatch: str, **claims: Any) -> str:
+    with pytest.raises((Rejection, Unavailable)) as caught:
+        await home.admit(home.token(**claims), dispatch)
+    assert isinstance(caught.value, Rejection | Unavailable)
+    return caught.value.reason
+
+
+async def test_the_last_refused_run_is_shown_with_what_to_do_until_one_is_admitted(stage: Stage) -> None:
+    home, dispatch = stage.home, await stage.home.dispatch()
+    delivery = await stage.newest()
+    assert f"dispatch {dispatch}  sent, 1 attempt, no run admitted\n" in await stage.command("explain", delivery)
+    assert await refused(home, dispatch, actor_id="7", run_id="9000000064") == "sender"
+    home.file("on: push\n", "c" * 40)
+    bad = {"workflow_sha": "c" * 40, "job_workflow_sha": None}
+    assert await refused(home, dispatch, **bad, run_id="9000000065") == "workflow-hash"
+    (shown,) = (await stage.explained(delivery))["dispatches"]
+    assert (shown["refused"]["reason"], shown["refused"]["run"]) == ("workflow-hash", "9000000065")
+    assert abs(shown["refused"]["at"] - time.time()) < 60
+    text = await stage.command("explain", delivery)
+    assert "no run admitted; last refused: workflow-hash, run 9000000065, 0 s ago\n" in text.replace("1 s", "0 s")
+    assert "    workflow-hash: The run's workflow file is not the enrolled one. Compile and enroll" in text
+    page = await stage.page(delivery)
+    assert 'last refused: <code>workflow-hash</code>, run <span class="id">9000000065</span>' in page
+    assert "Compile and enroll the merged workflow again." in page
+    assert "<b>admitted</b> refused" in page
+    home.github.double.script(home.one.subscription.repository, {"status": 403}, on="contents")
+    assert await refused(home, dispatch, workflow_sha="d" * 40, job_workflow_sha=None) == "contents-unreadable"
+    assert "Grant contents: read, or gateway enroll --attested" in await stage.command("explain", delivery)
+    await home.admit(home.token(run_id="9000000066"), dispatch)
+    assert await refused(home, dispatch, run_id="9000000067") == "taken"
+    assert await refused(home, dispatch, run_id="9000000067", ref="refs/heads/x") == "ref"
+    (shown,) = (await stage.explained(delivery))["dispatches"]
+    assert (shown["run"], shown["refused"]["reason"]) == ("9000000066", "contents-unreadable")
+    assert "last refused" not in await stage.command("explain", delivery) + await stage.page(delivery)
+
+
+async def test_neither_strangers_nor_other_subscriptions_leave_a_refusal(stage: Stage) -> None:
+    home, dispatch = stage.home, await stage.home.dispatch()
+    other = enrolled_with(OLD, {"connector": "linear-other"})
+    home.enrolled[other.subscription.digest] = other
+    assert await refused(home, dispatch, repository_id="5") == "repository"
+    assert await refused(home, dispatch, repository_id=None) == "repository"
+    with pytest.raises(Rejection, match="unknown-dispatch"):
+        await home.admit(home.token(), dispatch, other.subscription.digest)
+    with pytest.raises(Rejection, match="unknown-dispatch"):
+        await home.admit(home.token(), dispatch.upper())
+    calls = script_calls(home)
+    forged = home.token(actor_id="7").rpartition(".")[0] + "." + "A" * 342
+    with pytest.raises(Rejection, match="token"):
+        await home.admit(forged, dispatch)
+    assert script_calls(home) == calls
+    known = await home.store.dispatch(dispatch)
+    assert known is not None
+    assert known.refused is None
+
+
+def script_calls(home: House) -> int:
+    """Count the reads and scripts that the server was sent."""
+    with home.valkey.client() as client:
+        stats = client.info("commandstats")
+        return sum(
+            stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("get", "hgetall", "evalsha", "eval")
+        )
+
+
+async def test_a_refusal_that_cannot_be_kept_changes_no_answer(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    home, dispatch = stage.home, await stage.home.dispatch()
+    home.valkey.kill()
+    try:
+        assert await refused(home, dispatch, actor_id="7") == "sender"
+    finally:
+        home.valkey.start()
+    assert "follow-up-failed" in caplog.text
+
+
+async def test_a_refusal_is_one_line_of_the_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    home, dispatch = stage.home, await stage.home.dispatch()
+    body = json.dumps({"dispatch": dispatch, "subscription": home.digest}).encode()
+    caplog.clear()
+    async with receiving(home) as address, aiohttp.ClientSession() as session:
+        for token in (home.token(actor_id="7", run_id="9000000065"), "no-token"):
+            async with session.post(
+                f"{address}/admission", data=body, headers={"authorization": f"Bearer {token}"}
+            ) as got:
+                assert got.status in {401, 403}
+        await home.admission.settle()
+    lines = [getattr(one, "fields", {}) for one in caplog.records if "refused" in one.message]
+    known = {"dispatch": dispatch, "subscription": home.digest, "run": "9000000065"}
+    assert lines == [{"status": 403, "reason": "sender", **known}, {"status": 401, "reason": "token"}]
+
+
+def test_every_refusal_of_a_proven_run_has_words() -> None:
+    judging = inspect.getsource(oidc.check_run) + inspect.getsource(oidc.check_workflow)
+    judging += inspect.getsource(admission.Admission).partition("async def _judge")[2]
+    found = set(re.findall(r'(?:Rejection|Unavailable)\("([a-z-]+)"', judging))
+    found |= {one.reason for one in admission.REFUSALS.values()}
+    assert {"audience", "github-timeout", "expired"} <= found
+    found -= {"taken", "repository-id-unknown"}  # never kept
+    assert {reason for reason in found if not about_run(reason)} == set()

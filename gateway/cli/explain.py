@@ -23,7 +23,7 @@ from gateway.explain import explain as explain_delivery
 from gateway.families import PROFILE
 from gateway.signing import fill
 from gateway.subscriptions import build_index
-from gateway.words import SETTLED, about_test, words
+from gateway.words import SETTLED, about_run, about_test, age, words
 
 STRANGER = (
     "our App's own bot user is not known yet, so an event of it is not told apart: set github.sender_id, or serve once"
@@ -202,10 +202,21 @@ def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
         click.echo(f"item {item['index']}  rejected: {item['reason']}")
     for one in record["dispatches"]:
         reason = f" ({one['reason']})" if one["reason"] else ""
-        admitted = f"run {one['run']} admitted {moment(one['admitted_at'])}" if one["admitted"] else "no run admitted"
         tries = f"{one['attempts']} attempt{'s' if one['attempts'] != 1 else ''}"
-        click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {admitted}")
+        click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {_run(one)}")
         if one["reason"] in SETTLED:
             click.echo(f"    {SETTLED[one['reason']]}")
+        if not one["admitted"] and one["refused"] and (told := about_run(one["refused"]["reason"])):
+            click.echo(f"    {one['refused']['reason']}: {told}")
         if one["status"] in NEXT:
             click.echo(f"    next: {NEXT[one['status']].format(one['id'])}")
+
+
+def _run(dispatch: Mapping[str, Any]) -> str:
+    """Which run was admitted, or that none was and why the last one was not."""
+    if dispatch["admitted"]:
+        return f"run {dispatch['run']} admitted {moment(dispatch['admitted_at'])}"
+    last = dispatch["refused"]
+    if last is None:
+        return "no run admitted"
+    return f"no run admitted; last refused: {last['reason']}, run {last['run']}, {age(time.time() - last['at'])} ago"

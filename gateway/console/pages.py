@@ -53,6 +53,7 @@ class Pages:
             "dispatch_words": words.DISPATCH,
             "settled_words": words.SETTLED,
             "about_test": words.about_test,
+            "about_run": words.about_run,
             "item_words": lambda reason: words.words("rejected", reason).why,
         }
 

@@ -10,7 +10,7 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 | `{source}:sealed:<lane>` | list | dispatch ids, head in flight | undelivered; gone when empty |
 | `{source}:ready` | sorted set | lanes with work by due time | undelivered; gone when empty |
 | `{source}:lease:<lane>` | string | lease token | TTL of the lease |
-| `{source}:dispatch:<id>` | hash | batch, state, admitted run | none while undelivered, then 7 days; dead 37 days |
+| `{source}:dispatch:<id>` | hash | batch, state, admitted run, or the last one that was refused | none while undelivered, then 7 days; dead 37 days |
 | `{source}:dead` | sorted set | dead dispatch ids by time | cap, 30 days |
 | `{source}:asks` | sorted set | asked dispatches by the end of their question | undelivered; gone when empty |
 | `{source}:notices` | hash | providers' notices not acted on yet | 1,000 fields, 7 days |

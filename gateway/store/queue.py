@@ -9,7 +9,7 @@ import orjson
 from gateway.errors import Unavailable
 from gateway.store.client import Client, bounded, prefix
 from gateway.store.ids import uuid7
-from gateway.store.types import Batch, Depth, Dispatch, Limits
+from gateway.store.types import Batch, Depth, Dispatch, Limits, Refusal
 
 log = logging.getLogger(__name__)
 POINTER_S = 38 * 86_400  # a dispatch's source is known for as long as its dead letter and a week
@@ -76,7 +76,13 @@ def read_dispatch(ident: str, source: str, row: Mapping[str, str]) -> Dispatch:
         run=row.get("run"),
         admitted_at=_seconds(row.get("admitted")),
         count=int(row.get("count", 0)),
+        refused=_refusal(row.get("refused", "")),
     )
+
+
+def _refusal(text: str) -> Refusal | None:
+    reason, run, at = text.split(" ") if text else ("", "", "")
+    return Refusal(reason, run, int(at) / 1000) if text else None
 
 
 class Queue:
@@ -248,3 +254,12 @@ class Queue:
         if not await self._client.run_copied("claim_jti", f"gw:run-jti:{jti}", f"{dispatch} {run_id}", JTI_S):
             return "jti-used"
         return str(await self._client.run_copied("admit_run", prefix(source), *args, "1"))
+
+    async def refuse_run(self, dispatch: str, digest: str, reason: str, run_id: str, now: float) -> bool:
+        """Keep why a run was refused a dispatch of its subscription; the next refusal takes its place.
+
+        False: the subscription was sent no such dispatch, or a run was admitted, which says more.
+        """
+        source = await self.source_of(dispatch)
+        args = (dispatch, digest, f"{reason} {run_id} {_millis(now)}")
+        return source is not None and bool(await self._client.run("refuse_run", prefix(source), *args))

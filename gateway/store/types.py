@@ -74,6 +74,15 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why, when and which run was refused a dispatch."""
+
+    reason: str
+    run: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatch:
     """What is known of one dispatch, up to 7 days after it was settled; `events` is empty once it was taken.
 
@@ -99,6 +108,7 @@ class Dispatch:
     run: str | None
     admitted_at: float | None
     count: int = 0  # events of the batch, also after they were taken
+    refused: Refusal | None = None  # of its own repository's runs, the last before one was admitted
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """Delivery records as the API, the console and the commands give them: metadata, with what is known of their dispatches."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
 from gateway.delivery import Outcome
+from gateway.rollover import ROLLOVER
 from gateway.store import Dispatch, Store
 
 EXPORT_BATCH = 500
@@ -21,18 +22,37 @@ async def delivery_page(store: Store, params: Mapping[str, str]) -> dict[str, An
 
 
 async def one_delivery(store: Store, ident: str) -> dict[str, Any] | None:
-    """One record with all that is known of its dispatches, None where it is unknown or trimmed."""
-    row = await store.delivery(ident)
+    """One record with all that is known of its dispatches, None where it is unknown or trimmed.
+
+    A dispatch's id finds the first of its deliveries that has a record, and `dispatch` in it names them all.
+    """
+    row, of = await store.delivery(ident), None
+    if row is None:
+        of = await store.dispatch(ident)
+        found = {} if of is None else await store.queued_records(of.source, of.deliveries)
+        row = next(iter(found.values()), None)
     if row is None:
         return None
     known = {one.id: one for one in await store.dispatches(row.get("dispatch_ids", ()))}
     shown = delivery_row(row, known)
+    carried = await _carried(store, [one for one in known.values() if one.run is None])
     for dispatch in shown["dispatches"]:
         one = known[dispatch["id"]]
         dispatch |= {"reason": one.reason, "attempts": one.attempts}
         dispatch |= {"settled_at": one.settled_at, "admitted_at": one.admitted_at}
         dispatch["refused"] = None if one.refused is None else asdict(one.refused)
+        dispatch["carried"] = carried.get(one.id)
+    if of is not None:
+        shown["dispatch"] = {"id": of.id, "deliveries": list(of.deliveries)}
     return shown
+
+
+async def _carried(store: Store, dispatches: Sequence[Dispatch]) -> dict[str, list[str]]:
+    """Which dispatches went on under another subscription, as which: a rollover's record has the old one's id."""
+    if not dispatches:
+        return {}
+    found = await store.queued_records(dispatches[0].source, [one.id for one in dispatches])
+    return {ident: list(row["dispatch_ids"]) for ident, row in found.items() if row.get("reason") == ROLLOVER}
 
 
 def delivery_row(row: Mapping[str, Any], known: Mapping[str, Dispatch]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ new subscription, so that nothing is widened. A dispatch whose run was admitted 
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import orjson
@@ -18,7 +19,22 @@ from gateway.suspension import SUPERSEDED
 
 KNOWN_S: Final = 40 * 86_400  # longer than any dispatch is known
 
+ROLLOVER: Final = "rollover"
+FROM: Final = 20  # deliveries that a record names; equal events merge, so a batch may have more
+
 Carried = Literal["carried", "unfit", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a superseded subscription left: a dispatch with its events and the deliveries that they came from."""
+
+    source: str
+    dispatch: str
+    digest: str
+    trigger: str
+    events: Sequence[str]
+    deliveries: Sequence[str]
 
 
 class Rollover:
@@ -41,7 +57,8 @@ class Rollover:
         known = await self._store.dispatch(batch.dispatch)
         if known is not None and known.run is not None:
             return "carried"
-        return await self._queue(batch.source, batch.dispatch, batch.trigger, batch.events, new)
+        left = _Left(batch.source, batch.dispatch, batch.digest, batch.trigger, batch.events, batch.deliveries)
+        return await self._queue(left, new)
 
     async def refused(self, old: Enrolled, dispatch: str) -> None:
         """Queue the events of a dispatch anew that was sent, but whose run is of the new workflow and was refused."""
@@ -57,7 +74,8 @@ class Rollover:
             entries = await self._store.projected(known.source, delivery)
             events |= {entry.event: None for entry in entries if entry.lane == known.lane}
         if events:
-            await self._queue(known.source, dispatch, known.trigger, tuple(events), new)
+            left = _Left(known.source, dispatch, known.digest, known.trigger, tuple(events), known.deliveries)
+            await self._queue(left, new)
 
     async def _successor(self, old: Enrolled) -> Enrolled | None:
         """Return the one active enrollment of the same workflow, connector and source."""
@@ -69,21 +87,21 @@ class Rollover:
         ]
         return found[0] if len(found) == 1 else None
 
-    async def _queue(self, source: str, dispatch: str, trigger: str, events: Sequence[str], new: Enrolled) -> Carried:
+    async def _queue(self, left: _Left, new: Enrolled) -> Carried:
         try:
-            for event in events:
-                provenance.check_event(EnvelopeEvent.from_queue(event, trigger).to_json(), new.subscription)
+            for event in left.events:
+                provenance.check_event(EnvelopeEvent.from_queue(event, left.trigger).to_json(), new.subscription)
         except ValueError:
             return "unfit"
         digest, now = new.subscription.digest, self._clock()
-        entries = tuple(QueueEntry(f"{digest}:{trigger}", event, dispatch) for event in events)
-        item = AdmitItem((f"rollover:{dispatch}",), KNOWN_S, None, entries)
-        admitted = await self._store.admit(
-            Admit(source, dispatch, (item,), _record(source, dispatch, digest, trigger, now), now)
-        )
+        entries = tuple(QueueEntry(f"{digest}:{left.trigger}", event, left.dispatch) for event in left.events)
+        item = AdmitItem((f"rollover:{left.dispatch}",), KNOWN_S, None, entries)
+        record = _record(left, digest, now)
+        admitted = await self._store.admit(Admit(left.source, left.dispatch, (item,), record, now))
         if admitted.items[0].status == "queued":
-            log.event("rolled-over", dispatch=dispatch, subscription=digest, source=source, events=len(events))
-            self._wake(source)
+            events = len(left.events)
+            log.event("rolled-over", dispatch=left.dispatch, subscription=digest, source=left.source, events=events)
+            self._wake(left.source)
         return "carried"
 
 
@@ -92,15 +110,16 @@ def _place(one: Enrolled) -> tuple[str, str, str, str]:
     return subscription.repository.lower(), subscription.workflow, subscription.connector, one.source
 
 
-def _record(source: str, dispatch: str, digest: str, trigger: str, now: float) -> str:
-    """Return a record that is found by the superseded dispatch's id."""
-    considered = {"digest": digest, "trigger": trigger, "matched": True, "test": None, "pointer": None}
+def _record(left: _Left, digest: str, now: float) -> str:
+    """Return a record that is found by the superseded dispatch's id, and says where it came from."""
+    considered = {"digest": digest, "trigger": left.trigger, "matched": True, "test": None, "pointer": None}
     kept: dict[str, Any] = {
-        "id": dispatch,
-        "source": source,
+        "id": left.dispatch,
+        "source": left.source,
         "received_at": round(now, 3),
         "outcome": "forwarded",
-        "reason": "rollover",
+        "reason": ROLLOVER,
         "subscriptions": [considered],
+        "carried_from": {"subscription": left.digest, "deliveries": left.deliveries[:FROM]},
     }
     return orjson.dumps(kept).decode()

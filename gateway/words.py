@@ -69,6 +69,8 @@ REASONS: dict[str, Words] = {
         "matched", "Genuine, but no subscription matches.", "The first test that was not true is named with each below."
     ),
     "suspended": Words("matched", "Every subscription that matches is suspended.", "Enroll again to resume it."),
+    "rollover": Words("queued", "Carried over from a dispatch whose subscription was superseded."),
+    "replay": Words("queued", "An operator's replay of an earlier delivery."),
     "duplicate": Words("queued", "The same delivery came before; nothing is queued twice."),
     "replayed-body": Words("queued", "The same bytes came before under another id; nothing is queued twice."),
     "url-validation": Words("proven", "The provider's check of the address, which proves nothing and changes nothing."),
@@ -96,6 +98,7 @@ DISPATCH: dict[str, str] = {
     "sent": "GitHub took it",
     "dead": "a dead letter",
     "discarded": "given up by an operator",
+    "superseded": "went on under the subscription that took its place",
 }
 
 SETTLED: dict[str, str] = {
@@ -220,8 +223,11 @@ def _sent(dispatches: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """What became of a delivery's dispatches, the worst of them first."""
     if not dispatches:
         return [("sent", "not yet"), ("admitted", "not yet")]
+    dispatches = [one for one in dispatches if one["carried"] is None]
+    if not dispatches:
+        return [("sent", "carried over"), ("admitted", "carried over")]
     given_up = any(one["status"] in {"dead", "discarded"} for one in dispatches)
-    sent = all(one["status"] == "sent" for one in dispatches)
+    sent = all(one["status"] == "sent" or one["admitted"] for one in dispatches)
     without = [one for one in dispatches if not one["admitted"]]
     refused = any(one["refused"] for one in without)
     return [

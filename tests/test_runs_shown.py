@@ -18,13 +18,14 @@ from gateway.app import Gateway
 from gateway.configuration import Configuration
 from gateway.errors import Rejection, Unavailable
 from gateway.keys import Keys
+from gateway.store import uuid7
 from gateway.words import about_run
 from tests.console.client import Client, write_configuration
 from tests.destination_house import House, enrolled_with, house, receiving
 from tests.operating import gateway, write
 from tests.valkey import PrivateValkey
 
-OLD = "on: repository_dispatch\n"
+OLD, NEW = "on: repository_dispatch\n", "on: repository_dispatch # new\n"
 
 
 @dataclass
@@ -197,3 +198,80 @@ def test_every_refusal_of_a_proven_run_has_words() -> None:
     assert {"audience", "github-timeout", "expired"} <= found
     found -= {"taken", "repository-id-unknown"}  # never kept
     assert {reason for reason in found if not about_run(reason)} == set()
+
+
+async def dispatched(home: House, number: int) -> list[str]:
+    """Run a dispatcher until GitHub took so many dispatches in all; return their ids."""
+    end = time.monotonic() + 10
+    async with home.dispatching():
+        while len(home.github.double.dispatches) < number:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+    return [one["body"]["client_payload"]["gateway"]["dispatch"] for one in home.github.double.dispatches]
+
+
+async def test_a_dispatchs_id_leads_to_its_deliveries(stage: Stage) -> None:
+    home = stage.home
+    ids = [await home.queue(f"https://linear.app/acme/issue/ENG-{number}") for number in range(23)]
+    first, second = await dispatched(home, 2)
+    text = await stage.command("explain", first)
+    assert text.startswith(
+        f"dispatch {first} is of deliveries {', '.join(ids[:20])}; this is {ids[0]}\nlinear-acme forwarded\n"
+    )
+    assert f"dispatch {first}  sent, 1 attempt" in text
+    told = json.loads(await stage.command("explain", second, "--json"))
+    assert (told["id"], told["dispatch"]) == (ids[20], {"id": second, "deliveries": ids[20:]})
+    row = await stage.explained(second)
+    assert (row["id"], row["dispatch"]) == (told["id"], told["dispatch"])
+    assert "dispatch" not in await stage.explained(ids[0])
+    page = await stage.page(second)
+    assert f'is of 3 deliveries; this is one of them: <a class="id" href="/deliveries/{ids[20]}">' in page
+    assert (await stage.client.get(f"/deliveries?id={second}")).headers["location"] == f"/deliveries/{second}"
+    assert f"is a dispatch: replay one of its deliveries, deliveries {ids[20]}, " in await stage.command(
+        "replay", second, code=1
+    )
+    with home.valkey.client() as client:  # trimmed: a busy source's records are gone before a dispatch is
+        client.hdel("gw:{linear-acme}:rec:admitted", ids[20], *ids[:20])
+    assert (await stage.explained(second))["id"] == ids[21]
+    gone = await stage.command("explain", first, code=1)
+    assert f"dispatch {first} is sent; no record is left of deliveries {ids[0]}, " in gone
+    assert (await stage.client.get(f"/deliveries/{first}")).status == 404
+    assert (await stage.client.get(f"/api/v1/deliveries/{first}")).status == 404
+    assert "no record has the id" in await stage.command("explain", uuid7(), code=1)
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["queued before the switch", "sent to a run of the new workflow"])
+async def test_a_rollover_leads_from_the_old_dispatch_to_the_new_one_and_back(stage: Stage, *, sent: bool) -> None:
+    home, new = stage.home, enrolled_with(NEW)
+    dispatch = await home.dispatch() if sent else ""
+    delivery = await stage.newest() if sent else await home.queue()
+    home.enrolled[new.subscription.digest] = new
+    await home.reconciler.run([new.subscription.digest], enrolling=True)
+    home.file(NEW)
+    run = {"aud": f"gh-aw-gateway:{new.subscription.workflow_hash}"}
+    if sent:
+        assert await refused(home, dispatch, **run) == "audience"
+        told = await stage.command("explain", delivery)
+        assert f"carried over, not sealed yet; see: gateway explain {dispatch}\n" in told
+    else:
+        await home.reconciler.run()
+    after = (await dispatched(home, 2 if sent else 1))[-1]
+    old = await stage.explained(delivery)
+    (shown,) = old["dispatches"]
+    assert shown["carried"] == [after]
+    assert dispatch in {"", shown["id"]}
+    told = await stage.command("explain", delivery)
+    assert f"    carried over as {after}; see: gateway explain {shown['id']}\n" in told
+    page = await stage.page(delivery)
+    assert f'carried over as <a class="id" href="/deliveries/{shown["id"]}">{after}</a>' in page
+    assert "<b>admitted</b> carried over" in page
+    row = await stage.explained(shown["id"])
+    assert row["carried_from"] == {"subscription": home.digest, "deliveries": [delivery]}
+    assert [one["id"] for one in row["dispatches"]] == [after]
+    told = await stage.command("explain", shown["id"])
+    assert f"from dispatch {shown['id']} of delivery {delivery}\n" in told
+    assert "forwarded: rollover\n    Carried over from a dispatch" in told
+    page = await stage.page(shown["id"])
+    assert f'<dt>From</dt><dd>dispatch <span class="id">{shown["id"]}</span>' in page
+    assert f'<a class="id" href="/deliveries/{delivery}">' in page
+    assert (await stage.explained(after))["id"] == shown["id"]

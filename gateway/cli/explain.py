@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,15 @@ from gateway.explain import Explanation
 from gateway.explain import explain as explain_delivery
 from gateway.families import PROFILE
 from gateway.signing import fill
+from gateway.store import Dispatch, Store
 from gateway.subscriptions import build_index
 from gateway.words import SETTLED, about_run, about_test, age, words
 
 STRANGER = (
     "our App's own bot user is not known yet, so an event of it is not told apart: set github.sender_id, or serve once"
 )
+MORE = ("dispatch", "carried_from")  # members of a record that only some have
+LISTED = 20
 NEXT = {
     "asked": "gateway asks; gateway answer {0} yes|no",
     "dead": "gateway dead show {0}; gateway dead replay {0}",
@@ -53,6 +56,8 @@ def explain(
     delivery: str | None, source: str | None, file: Path | None, headers: Path | None, config: Path, *, as_json: bool
 ) -> None:
     """Explain the DELIVERY with this id from its record, or a saved one with --source and --file.
+
+    The id of a dispatch, which is all that a run on GitHub shows, leads to its delivery.
 
     For a saved one no provider and no GitHub is asked: proof and age are taken as good, and every enrolled trigger of the
     source is shown as matched, or with the first test that was not true and where it looked. Whether it came before, and
@@ -181,35 +186,68 @@ def line(row: Mapping[str, Any], workflows: Mapping[str, str]) -> str:
     return printable(f"{start}not true: {row['test']}{where}" + (f" ({told})" if told else ""))
 
 
-def _recorded(config: Path, delivery: str, *, as_json: bool) -> None:
+def _recorded(config: Path, ident: str, *, as_json: bool) -> None:
     base = load_base(config)
-    record = ask(base, lambda store: one_delivery(store, delivery))
+
+    async def look(store: Store) -> tuple[dict[str, Any] | None, Dispatch | None]:
+        found = await one_delivery(store, ident)
+        return found, None if found is not None else await store.dispatch(ident)
+
+    record, dispatch = ask(base, look)
     if record is None:
-        click.echo(f"no record has the id {delivery}; see: gateway deliveries", err=True)
+        click.echo(_unrecorded(ident, dispatch), err=True)
         raise SystemExit(1)
     rows = record["subscriptions"]
     if as_json:
         body = {"outcome": record["outcome"], "reason": record["reason"], "explanations": rows}
-        click.echo(json.dumps(body | {"source": record["source"], "dispatches": record["dispatches"]}))
+        more = {name: record[name] for name in ("id", "source", "dispatches", *MORE) if name in record}
+        click.echo(json.dumps(body | more))
         return
+    if of := record.get("dispatch"):
+        click.echo(f"dispatch {of['id']} is of {listed(of['deliveries'])}; this is {record['id']}")
     click.echo(f"{record['source']} {_ended(record['outcome'], record['reason'])}")
     workflows = _workflows(base)
     if record.get("first"):
         click.echo(f"first delivery {record['first']}")
+    if came := record.get("carried_from"):
+        click.echo(f"from dispatch {record['id']} of {listed(came['deliveries'])}")
+        click.echo(f"    sealed for {_whose(came['subscription'], workflows)}")
     for row in rows:
         click.echo(line(row, workflows))
     for item in record.get("items", ()):
         click.echo(f"item {item['index']}  rejected: {item['reason']}")
     for one in record["dispatches"]:
-        reason = f" ({one['reason']})" if one["reason"] else ""
-        tries = f"{one['attempts']} attempt{'s' if one['attempts'] != 1 else ''}"
-        click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {_run(one)}")
-        if one["reason"] in SETTLED:
-            click.echo(f"    {SETTLED[one['reason']]}")
-        if not one["admitted"] and one["refused"] and (told := about_run(one["refused"]["reason"])):
-            click.echo(f"    {one['refused']['reason']}: {told}")
-        if one["status"] in NEXT:
-            click.echo(f"    next: {NEXT[one['status']].format(one['id'])}")
+        _show_dispatch(one)
+
+
+def _unrecorded(ident: str, dispatch: Dispatch | None) -> str:
+    """What to say of an id without a record; a dispatch may outlive those of its deliveries."""
+    if dispatch is None:
+        return f"no record has the id {ident}; see: gateway deliveries"
+    run = f", run {dispatch.run} admitted" if dispatch.run else ""
+    return f"dispatch {ident} is {dispatch.status}{run}; no record is left of {listed(dispatch.deliveries)}"
+
+
+def listed(deliveries: Sequence[str]) -> str:
+    """Name deliveries, the first ones of many."""
+    more = f" and {len(deliveries) - LISTED} more" if len(deliveries) > LISTED else ""
+    return f"deliver{'y' if len(deliveries) == 1 else 'ies'} {', '.join(deliveries[:LISTED])}{more}"
+
+
+def _show_dispatch(one: Mapping[str, Any]) -> None:
+    reason = f" ({one['reason']})" if one["reason"] else ""
+    tries = f"{one['attempts']} attempt{'s' if one['attempts'] != 1 else ''}"
+    click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {_run(one)}")
+    if one["carried"] is not None:
+        under = f" as {', '.join(one['carried'])}" if one["carried"] else ", not sealed yet"
+        click.echo(f"    carried over{under}; see: gateway explain {one['id']}")
+        return
+    if one["reason"] in SETTLED:
+        click.echo(f"    {SETTLED[one['reason']]}")
+    if not one["admitted"] and one["refused"] and (told := about_run(one["refused"]["reason"])):
+        click.echo(f"    {one['refused']['reason']}: {told}")
+    if one["status"] in NEXT:
+        click.echo(f"    next: {NEXT[one['status']].format(one['id'])}")
 
 
 def _run(dispatch: Mapping[str, Any]) -> str:

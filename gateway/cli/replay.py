@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gateway import audit
+from gateway.cli.explain import listed
 from gateway.cli.options import config_option, json_option
 from gateway.configuration import Configuration, load_configuration
 from gateway.storage import opened
@@ -39,6 +40,11 @@ async def _replay(configuration: Configuration, ident: str) -> dict[str, Any]:
     async with opened(configuration) as store:
         known = await store.delivery(ident)
         if known is None:
+            dispatch = await store.dispatch(ident)
+            if dispatch is not None:
+                return {
+                    "problem": f"{ident} is a dispatch: replay one of its deliveries, {listed(dispatch.deliveries)}"
+                }
             return {"problem": f"{ident} is unknown: never recorded, or older than the records are kept"}
         source = known["source"]
         entries = await store.projected(source, ident)

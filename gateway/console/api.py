@@ -111,7 +111,7 @@ class Api:
         """One record."""
         found = await one_delivery(self._store, request.path_params["id"])
         if found is None:
-            raise Wrong(404, "no such delivery, or its record was trimmed")
+            raise Wrong(404, "no such delivery or dispatch, or its record was trimmed")
         return found
 
     async def subscriptions(self, request: Request) -> Any:

@@ -209,7 +209,7 @@ class Pages:
         )
 
     def _no_delivery(self, operator: Operator) -> Response:
-        return self._told(404, "Not found", "No such delivery, or its record was trimmed.", operator)
+        return self._told(404, "Not found", "No such delivery or dispatch, or its record was trimmed.", operator)
 
     async def _delivery(self, request: Request, operator: Operator) -> Response:
         ident = request.path_params["id"]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -241,6 +241,11 @@ class Records:
                 if row is not None:
                     return row
         return None
+
+    async def queued_records(self, source: str, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Return the records that there still are of these deliveries, which all queued something, in this order."""
+        rows = await self._rows(source, "admitted", list(ids))
+        return {ident: row for ident, row in zip(ids, rows, strict=True) if row is not None}
 
     async def projected(self, source: str, delivery: str) -> tuple[QueueEntry, ...]:
         """Return the projected events that a delivery queued, for a replay; empty once its record was trimmed."""

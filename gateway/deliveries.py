@@ -9,6 +9,7 @@ from typing import Any
 from gateway.delivery import Outcome
 from gateway.rollover import ROLLOVER
 from gateway.store import Dispatch, Store
+from gateway.suspension import SUSPENDED
 
 EXPORT_BATCH = 500
 
@@ -42,6 +43,12 @@ async def one_delivery(store: Store, ident: str) -> dict[str, Any] | None:
         dispatch |= {"settled_at": one.settled_at, "admitted_at": one.admitted_at}
         dispatch["refused"] = None if one.refused is None else asdict(one.refused)
         dispatch["carried"] = carried.get(one.id)
+    considered = shown.get("subscriptions", ())
+    if any(one["test"] == SUSPENDED for one in considered):
+        now = await store.suspended()
+        for one in considered:
+            if one["test"] == SUSPENDED:
+                one["suspended"] = now.get(one["digest"])
     if of is not None:
         shown["dispatch"] = {"id": of.id, "deliveries": list(of.deliveries)}
     return shown

@@ -88,7 +88,7 @@ TESTS: dict[str, str] = {
     "filters": "a filter that the workflow set does not hold",
     "url": "the provider's URL disagrees with the built one",
     "envelope": "it would make no valid envelope",
-    "suspended": "the subscription is suspended",
+    "suspended": "the subscription was suspended",
 }
 
 DISPATCH: dict[str, str] = {
@@ -169,6 +169,22 @@ def words(outcome: str, reason: str | None) -> Words:
 def about_run(reason: str) -> str:
     """Say why a run was refused, and what to do; what GitHub answered means the same as for a dispatch."""
     return RUNS.get(reason) or SETTLED.get(reason) or AWAY.get(reason.partition("-")[0], "")
+
+
+def about_suspension(reason: str | None) -> str:
+    """Say how a subscription stands that was suspended when a delivery came; `reason` is today's, None for active."""
+    if reason is None:
+        return "it is active again"
+    told = SETTLED.get(reason, "")
+    return f"still suspended: {reason}" + (f". {told}" if told else "")
+
+
+def again(outcome: str, reason: str | None) -> str:
+    """Say how an ignored delivery that somebody wants after all comes once more; nothing where it is as it should be."""
+    wanted = outcome == Outcome.IGNORED and reason in {"suspended", "no-match", "undeclared-event"}
+    return (
+        "Its body is not kept, so it cannot be replayed from here: have the provider send it again." if wanted else ""
+    )
 
 
 def about_test(test: str | None) -> str:

@@ -275,3 +275,32 @@ async def test_a_rollover_leads_from_the_old_dispatch_to_the_new_one_and_back(st
     assert f'<dt>From</dt><dd>dispatch <span class="id">{shown["id"]}</span>' in page
     assert f'<a class="id" href="/deliveries/{delivery}">' in page
     assert (await stage.explained(after))["id"] == shown["id"]
+
+
+async def test_an_ignored_delivery_names_the_suspension_and_that_only_the_provider_sends_it_again(stage: Stage) -> None:
+    store, digest = stage.home.store, stage.home.digest
+    await store.suspend(digest, "opt-in-revoked")
+    considered = {"digest": digest, "trigger": "issue-created", "matched": False, "test": "suspended", "pointer": None}
+    other = {**considered, "digest": "sha256:" + "0" * 64, "test": "grant", "pointer": "/a"}
+    row = {"id": uuid7(), "source": "linear-acme", "received_at": time.time(), "outcome": "ignored"}
+    await store.record("linear-acme", json.dumps(row | {"reason": "suspended", "subscriptions": [considered, other]}))
+    await store.flush()
+    for reason, word in (
+        ("opt-in-revoked", "still suspended: opt-in-revoked. The repository took its consent back."),
+        (None, "it is active again"),
+    ):
+        text = await stage.command("explain", str(row["id"]))
+        assert f"not true: suspended (the subscription was suspended); {word}\n" in text
+        assert "it cannot be replayed from here: have the provider send it again.\n" in text
+        page = await stage.page(str(row["id"]))
+        assert f"the subscription was suspended; {word}</span>" in page
+        assert "it cannot be replayed from here: have the provider send it again." in page
+        told = await stage.explained(str(row["id"]))
+        assert told["subscriptions"] == [considered | {"suspended": reason}, other]
+        assert (
+            json.loads(await stage.command("explain", str(row["id"]), "--json"))["explanations"]
+            == told["subscriptions"]
+        )
+        await store.resume(digest)
+    delivery = await stage.home.queue()
+    assert "have the provider" not in await stage.command("explain", delivery) + await stage.page(delivery)

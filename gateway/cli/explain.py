@@ -24,7 +24,7 @@ from gateway.families import PROFILE
 from gateway.signing import fill
 from gateway.store import Dispatch, Store
 from gateway.subscriptions import build_index
-from gateway.words import SETTLED, about_run, about_test, age, words
+from gateway.words import SETTLED, about_run, about_suspension, about_test, again, age, words
 
 STRANGER = (
     "our App's own bot user is not known yet, so an event of it is not told apart: set github.sender_id, or serve once"
@@ -183,7 +183,8 @@ def line(row: Mapping[str, Any], workflows: Mapping[str, str]) -> str:
         return start + "matched"
     where = f" at {row['pointer']}" if row["pointer"] else ""
     told = about_test(row["test"])
-    return printable(f"{start}not true: {row['test']}{where}" + (f" ({told})" if told else ""))
+    now = f"; {about_suspension(row['suspended'])}" if "suspended" in row else ""
+    return printable(f"{start}not true: {row['test']}{where}" + (f" ({told})" if told else "") + now)
 
 
 def _recorded(config: Path, ident: str, *, as_json: bool) -> None:
@@ -206,6 +207,8 @@ def _recorded(config: Path, ident: str, *, as_json: bool) -> None:
     if of := record.get("dispatch"):
         click.echo(f"dispatch {of['id']} is of {listed(of['deliveries'])}; this is {record['id']}")
     click.echo(f"{record['source']} {_ended(record['outcome'], record['reason'])}")
+    if told := again(record["outcome"], record["reason"]):
+        click.echo(f"    {told}")
     workflows = _workflows(base)
     if record.get("first"):
         click.echo(f"first delivery {record['first']}")

@@ -54,6 +54,7 @@ class Pages:
             "settled_words": words.SETTLED,
             "about_test": words.about_test,
             "about_run": words.about_run,
+            "about_suspension": words.about_suspension,
             "item_words": lambda reason: words.words("rejected", reason).why,
         }
 
@@ -225,6 +226,7 @@ class Pages:
             operator=operator,
             row=row,
             words=told,
+            again=words.again(row["outcome"], row["reason"]),
             items=row.get("items", ()),
             steps=words.steps(row, told),
             known=known,

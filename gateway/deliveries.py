@@ -43,15 +43,20 @@ async def one_delivery(store: Store, ident: str) -> dict[str, Any] | None:
         dispatch |= {"settled_at": one.settled_at, "admitted_at": one.admitted_at}
         dispatch["refused"] = None if one.refused is None else asdict(one.refused)
         dispatch["carried"] = carried.get(one.id)
-    considered = shown.get("subscriptions", ())
-    if any(one["test"] == SUSPENDED for one in considered):
-        now = await store.suspended()
-        for one in considered:
-            if one["test"] == SUSPENDED:
-                one["suspended"] = now.get(one["digest"])
+    stopped = [(one, one["digest"]) for one in shown.get("subscriptions", ()) if one["test"] == SUSPENDED]
+    stopped += [(one, known[one["id"]].digest) for one in shown["dispatches"] if _stopped(known[one["id"]])]
+    now = await store.suspended() if stopped else {}
+    for shows, digest in stopped:
+        shows["suspended"] = now.get(digest)
     if of is not None:
         shown["dispatch"] = {"id": of.id, "deliveries": list(of.deliveries)}
     return shown
+
+
+def _stopped(dispatch: Dispatch) -> bool:
+    """Tell whether a suspension is why a dispatch is held, or why its run was refused."""
+    reasons = {dispatch.reason, dispatch.refused and dispatch.refused.reason}
+    return dispatch.run is None and SUSPENDED in reasons
 
 
 async def _carried(store: Store, dispatches: Sequence[Dispatch]) -> dict[str, list[str]]:

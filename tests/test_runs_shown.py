@@ -304,3 +304,22 @@ async def test_an_ignored_delivery_names_the_suspension_and_that_only_the_provid
         await store.resume(digest)
     delivery = await stage.home.queue()
     assert "have the provider" not in await stage.command("explain", delivery) + await stage.page(delivery)
+
+
+async def test_what_a_suspension_holds_or_keeps_a_run_out_of_names_it(stage: Stage) -> None:
+    home, dispatch = stage.home, await stage.home.dispatch()
+    sent = await stage.newest()
+    await home.store.suspend(home.digest, "opt-in-revoked")
+    assert await refused(home, dispatch) == "suspended"
+    held = await home.queue()
+    (batch,) = await home.store.seal("linear-acme", time.time() + 1, 30, 1)
+    await home.store.release(batch, time.time() + 60, held_s=60, reason="suspended")
+    for reason, told in (("opt-in-revoked", "still suspended: opt-in-revoked. The repo"), (None, "it is active again")):
+        for delivery in (sent, held):
+            (shown,) = (await stage.explained(delivery))["dispatches"]
+            assert shown["suspended"] == reason
+            assert f"    {told}" in await stage.command("explain", delivery)
+            assert told in await stage.page(delivery)
+        await home.store.resume(home.digest)
+    await home.admit(home.token(), dispatch)
+    assert "suspended" not in (await stage.explained(sent))["dispatches"][0]

@@ -249,6 +249,8 @@ def _show_dispatch(one: Mapping[str, Any]) -> None:
         click.echo(f"    {SETTLED[one['reason']]}")
     if not one["admitted"] and one["refused"] and (told := about_run(one["refused"]["reason"])):
         click.echo(f"    {one['refused']['reason']}: {told}")
+    if "suspended" in one:
+        click.echo(f"    {about_suspension(one['suspended'])}")
     if one["status"] in NEXT:
         click.echo(f"    next: {NEXT[one['status']].format(one['id'])}")
 

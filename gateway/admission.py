@@ -110,15 +110,14 @@ class Admission:
         except (Rejection, Unavailable) as refusal:
             named = dispatch if _DISPATCH.fullmatch(dispatch) else None
             refusal.about = {"dispatch": named, "subscription": digest, "run": proven.run_id}
-            if _is_ours(proven, enrolled):
+            if named is not None and _is_ours(proven, enrolled):
                 self._follow_up(refusal.reason, enrolled, dispatch, proven.run_id)
             raise
 
     def _follow_up(self, reason: str, enrolled: Enrolled, dispatch: str, run: str) -> None:
         """Keep the refusal and look at the default branch beside the answer, which waits for neither."""
         digest, now = enrolled.subscription.digest, self._clock()
-        if reason != "taken" and _DISPATCH.fullmatch(dispatch):  # the run that has it is shown, and was refused nothing
-            self._beside(self._store.refuse_run(dispatch, digest, reason, run, now), digest, dispatch)
+        self._beside(self._store.refuse_run(dispatch, digest, reason, run, now), digest, dispatch)
         if reason in _DISAGREEMENTS:
             self._beside(self._disagreed(enrolled, dispatch), digest, dispatch)
 

@@ -135,7 +135,9 @@ async def test_the_last_refused_run_is_shown_with_what_to_do_until_one_is_admitt
     assert "last refused" not in await stage.command("explain", delivery) + await stage.page(delivery)
 
 
-async def test_neither_strangers_nor_other_subscriptions_leave_a_refusal(stage: Stage) -> None:
+async def test_neither_strangers_nor_other_subscriptions_leave_a_refusal(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     home, dispatch = stage.home, await stage.home.dispatch()
     other = enrolled_with(OLD, {"connector": "linear-other"})
     home.enrolled[other.subscription.digest] = other
@@ -145,6 +147,10 @@ async def test_neither_strangers_nor_other_subscriptions_leave_a_refusal(stage: 
         await home.admit(home.token(), dispatch, other.subscription.digest)
     with pytest.raises(Rejection, match="unknown-dispatch"):
         await home.admit(home.token(), dispatch.upper())
+    await home.store.suspend(home.digest, "workflow-superseded")
+    assert await refused(home, "\ud800", aud="x") == "audience"  # no id at all, and nothing to look for
+    assert "follow-up" not in caplog.text
+    await home.store.resume(home.digest)
     calls = script_calls(home)
     forged = home.token(actor_id="7").rpartition(".")[0] + "." + "A" * 342
     with pytest.raises(Rejection, match="token"):
@@ -265,6 +271,7 @@ async def test_a_rollover_leads_from_the_old_dispatch_to_the_new_one_and_back(st
     page = await stage.page(delivery)
     assert f'carried over as <a class="id" href="/deliveries/{shown["id"]}">{after}</a>' in page
     assert "<b>admitted</b> carried over" in page
+    assert "Compile and enroll" not in told + page  # it was done
     row = await stage.explained(shown["id"])
     assert row["carried_from"] == {"subscription": home.digest, "deliveries": [delivery]}
     assert [one["id"] for one in row["dispatches"]] == [after]

@@ -193,9 +193,10 @@ class Admission:
         return Run(proven.run_id, known.count, known.envelope_digest, dispatch, first)
 
 
-# Refusals that a changed repository explains: the default branch is looked at again.
+# Refusals that a changed repository explains: the default branch is looked at again. `suspended` is that of a run which was
+# on its way when another digest took over; what it was sent for goes on under that one.
 _DISAGREEMENTS: Final = frozenset(
-    {"audience", "repository", "ref", "workflow", "workflow-hash", "repository-moved", "not-found"}
+    {"audience", "repository", "ref", "workflow", "workflow-hash", "repository-moved", "not-found", "suspended"}
 )
 
 

@@ -1,7 +1,8 @@
 """What was queued or sent for a superseded subscription goes on under the one that took its place.
 
 Each dispatch is carried over at most once (its id is the dedupe key), whole or not at all: every event has to be within the
-new subscription, so that nothing is widened. A dispatch whose run was admitted stays as it is.
+new subscription, so that nothing is widened. A dispatch whose run was admitted stays as it is, and no run is admitted to one
+that was carried over.
 """
 
 import time
@@ -54,14 +55,11 @@ class Rollover:
         new = await self._successor(old)
         if new is None:
             return "wait"
-        known = await self._store.dispatch(batch.dispatch)
-        if known is not None and known.run is not None:
-            return "carried"
         left = _Left(batch.source, batch.dispatch, batch.digest, batch.trigger, batch.events, batch.deliveries)
         return await self._queue(left, new)
 
     async def refused(self, old: Enrolled, dispatch: str) -> None:
-        """Queue the events of a dispatch anew that was sent, but whose run is of the new workflow and was refused."""
+        """Queue the events of a dispatch anew that was sent, but whose run was refused: of the new workflow, or too late."""
         if (await self._store.suspended()).get(old.subscription.digest) != SUPERSEDED:
             return
         known, new = await self._store.dispatch(dispatch), await self._successor(old)
@@ -93,6 +91,8 @@ class Rollover:
                 provenance.check_event(EnvelopeEvent.from_queue(event, left.trigger).to_json(), new.subscription)
         except ValueError:
             return "unfit"
+        if not await self._store.carry(left.source, left.dispatch):  # first: a death after it is mended by the next call
+            return "carried"
         digest, now = new.subscription.digest, self._clock()
         entries = tuple(QueueEntry(f"{digest}:{left.trigger}", event, left.dispatch) for event in left.events)
         item = AdmitItem((f"rollover:{left.dispatch}",), KNOWN_S, None, entries)

@@ -236,6 +236,14 @@ async def refuses(flow: Flow) -> None:
         flow.extra.append(Finding("refused-elsewhere", str(told)))
 
 
+async def carries(flow: Flow) -> None:
+    """A run has the dispatch whose events should go on under another."""
+    batch = await leased(flow)
+    await flow.store.admit_run(batch.dispatch, DIGEST, "1", "a", flow.time, 3600)
+    if await flow.store.carry(SOURCE, batch.dispatch):
+        flow.extra.append(Finding("two-runs", "of the old dispatch and of the new one"))
+
+
 def row(flow: Flow, ident: str) -> dict[str, str]:
     with flow.server.client() as client:
         return dict(client.hgetall(f"gw:{{s}}:dispatch:{ident}"))
@@ -330,6 +338,7 @@ GUARD = ("redis.call('GET', P .. 'lease:' .. lane) == token", "true")
 CHECKS: dict[str, tuple[Callable[[Flow], Awaitable[None]], str, str]] = {
     "admit_run": (runs, "if run and run ~= ARGV[3] then return 'taken' end", ""),
     "refuse_run": (refuses, " or row[1]:match('^(.*):[^:]*$') ~= ARGV[2]", ""),
+    "carry": (carries, "if redis.call('HEXISTS', key, 'run') == 1 then return 0 end", ""),
     "forget_notice": (forgets, "if redis.call('HGET', P .. 'notices', ARGV[1]) ~= ARGV[2] then return 0 end", ""),
     "claim_jti": (runs, "if owner then return owner == ARGV[1] and 1 or 0 end", ""),
     **{name: (partial(lost_lease, how=name), *GUARD) for name in ("started", "retry", "release", "renew", "dead")},

@@ -345,7 +345,8 @@ const FIXES = {
   // not allowed
   "not-enrolled": "the subscription is not enrolled at this receiver: compare the address, or `gateway enroll` it",
   denied: "the enrollment or its source is in mode deny",
-  suspended: "the subscription is suspended: `gateway subscriptions` says why, `gateway enroll` resumes it",
+  suspended: "the subscription is suspended: `gateway subscriptions` says why, `gateway enroll` resumes it. After a rollover " +
+    "this passes by itself: what waits is sent under the new subscription",
   event: "the run was not started by repository_dispatch",
   repository: "another repository is enrolled, by name or by id: compile and enroll it for this one",
   sender: "the run was started by somebody else than the gateway App's bot (a re-run keeps who started it), or the receiver " +

@@ -1,0 +1,89 @@
+"""A rollover while runs are on their way: each event has one admitted run, under the old digest or under the new one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from gateway.errors import Rejection, Unavailable
+from gateway.store import Store
+from gateway.subscriptions import Enrolled
+from tests.destination_house import COMMIT, House, enrolled_with, house
+from tests.valkey import PrivateValkey
+
+OLD, NEW = "on: repository_dispatch\n", "on: repository_dispatch # new\n"
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[PrivateValkey]:
+    with PrivateValkey() as running:
+        yield running
+
+
+@pytest.fixture
+async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
+    async with house(valkey, OLD) as made:
+        made.file(OLD, COMMIT)
+        await made.reconciler.run()
+        yield made
+
+
+async def switched(home: House) -> Enrolled:
+    """Enroll a new version, merge it, and let a look switch."""
+    new = enrolled_with(NEW)
+    home.enrolled[new.subscription.digest] = new
+    await home.reconciler.run([new.subscription.digest], enrolling=True)
+    home.file(NEW)
+    await home.reconciler.run()
+    assert await home.store.suspended() == {home.digest: "workflow-superseded"}
+    return new
+
+
+async def waiting(home: House) -> int:
+    return (await home.store.depth("linear-acme")).waiting
+
+
+async def test_what_was_sent_to_a_run_that_asks_after_the_switch_is_sent_again_once(home: House) -> None:
+    dispatch = await home.dispatch()
+    await switched(home)
+    for _ in range(2):
+        with pytest.raises(Rejection, match="suspended"):
+            await home.admit(home.token(), dispatch)
+        assert await waiting(home) == 1
+
+
+async def test_a_run_that_is_judged_while_its_dispatch_is_carried_over_is_not_admitted(home: House) -> None:
+    dispatch = await home.dispatch()
+    home.github.double.script(home.one.subscription.repository, {"delay_s": 1.0}, on="contents")
+    calls = home.github.double.calls
+    before = calls["contents"]
+    early = asyncio.create_task(home.admit(home.token(), dispatch))
+    async with asyncio.timeout(10):
+        while calls["contents"] == before:  # noqa: ASYNC110 (the double counts, and tells nobody)
+            await asyncio.sleep(0.01)
+    await switched(home)
+    with pytest.raises(Rejection, match="suspended"):
+        await home.admit(home.token(), dispatch)
+    assert not early.done()
+    with pytest.raises(Rejection, match="unknown-dispatch"):
+        await early
+    assert await waiting(home) == 1
+
+
+async def test_a_death_between_the_two_steps_of_carrying_over_is_mended_by_the_next_call(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatch = await home.dispatch()
+    await switched(home)
+    with monkeypatch.context() as broken:
+
+        async def away(_store: Store, _admit: object) -> None:
+            raise Unavailable("store-away")
+
+        broken.setattr(Store, "admit", away)
+        with pytest.raises(Rejection, match="suspended"):
+            await home.admit(home.token(), dispatch)
+    assert await waiting(home) == 0
+    with pytest.raises(Rejection, match="suspended"):
+        await home.admit(home.token(), dispatch)
+    assert await waiting(home) == 1

@@ -206,8 +206,13 @@ def _check(document: Any) -> None:
     if errors:
         place, rule = errors[0].instance_path, errors[0].kind.name
         lacking = [e.kind.value for e in errors if e.kind.name == rule == "required" and e.instance_path == place]
-        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{_shown(step)}" for step in place)
         raise ValueError(f"${path}: fails {rule}" + (f" ({', '.join(lacking)})" if lacking else ""))
+
+
+def _shown(member: str) -> str:
+    """Write a member of the place; what is no name of a member is a text that somebody sent."""
+    return member if re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", member) else "*"
 
 
 def _check_payload(client_payload: Any) -> None:

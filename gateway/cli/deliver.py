@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.cli import complete
 from gateway.cli.explain import read_headers
-from gateway.cli.options import config_option, json_option
+from gateway.cli.options import BODY_BYTES, config_option, content, json_option
 from gateway.cli.progress import waiting
 from gateway.configuration import Base, enrollments, load_base
 from gateway.delivery import RawDelivery
@@ -116,7 +116,7 @@ def _private(file: Path | None) -> RSAPrivateKey | Ed25519PrivateKey | None:
     if file is None:
         return None
     try:
-        key = load_pem_private_key(file.read_bytes(), None)
+        key = load_pem_private_key(content(file, BODY_BYTES), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, RSAPrivateKey | Ed25519PrivateKey):
@@ -140,7 +140,7 @@ def _sample(base: Base, source: Source, file: Path | None, headers: Path | None)
 
 def _given(file: Path, profile: Profile, shipped: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        document = json.loads(file.read_bytes())
+        document = json.loads(content(file, BODY_BYTES))
     except (ValueError, RecursionError):
         raise click.BadParameter("is no JSON", param_hint="--file") from None
     if isinstance(document, dict) and isinstance(document.get("body"), (dict, list)) and "headers" in document:

@@ -13,7 +13,7 @@ import click
 from gateway import audit, enrolling, enrollments, log
 from gateway.answers import GitHubRefusal, Repository
 from gateway.cli import complete, walk
-from gateway.cli.options import config_option, json_option
+from gateway.cli.options import config_option, document, json_option
 from gateway.cli.progress import waiting
 from gateway.cli.store import ask_if_there
 from gateway.configuration import Base, load_base
@@ -93,7 +93,7 @@ def enroll(
 def _enroll(base: Base, file: Path, source: str, installation: int, given: Mapping[str, Any], *, as_json: bool) -> None:
     """Check, write, note it in the trail, compare with the default branch, and tell."""
     try:
-        data = file.read_bytes()
+        data = document(file)
         subscription = load_subscription(data, str(file))
         listed = enrollments.entries(base)
         options = enrolling.known_options(listed, subscription.digest)

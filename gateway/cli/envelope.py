@@ -2,15 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Final
 
 import click
 
 from gateway import provenance
+from gateway.cli.options import content, document
 from gateway.envelope import SCHEMA, validate
 from gateway.errors import Rejection
 from gateway.strict_json import loads
 from gateway.subscriptions import load_subscription
+
+EVENT_BYTES: Final = (
+    1_048_576  # as the admission action: the event file has the repository and its owner beside the payload
+)
 
 
 @click.group()
@@ -27,20 +32,21 @@ def schema() -> None:
 @envelope.command(
     epilog="Example: gateway envelope check dispatch.json --subscription subscriptions/enrolled/triage.json"
 )
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 @click.option(
     "--subscription",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A compiled document: the body must be one of it, as the admission action checks.",
 )
-def check(file: BinaryIO, subscription: Path | None) -> None:
+def check(file: Path, subscription: Path | None) -> None:
     """Validate a `repository_dispatch` body (FILE, or - for standard input); exit 1 where it is not a valid envelope.
 
     The event file of a workflow run (what `GITHUB_EVENT_PATH` names) is taken as well.
     """
-    compiled = None if subscription is None else load_subscription(subscription.read_bytes(), str(subscription))
+    compiled = None if subscription is None else load_subscription(document(subscription), str(subscription))
+    data = content(file, EVENT_BYTES)
     try:
-        body = _as_sent(loads(file.read()))
+        body = _as_sent(loads(data))
         if compiled is None:
             validate(body)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from gateway import strict_json
-from gateway.cli import complete
+from gateway.cli import complete, options
 from gateway.cli.dead import moment
 from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask, ask_if_there
@@ -106,7 +106,7 @@ def _with_ourselves(base: Base, source: str) -> Base:
 
 def _read(file: Path) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
     """Return a file's headers and body: of a sample both, its placeholders filled, else the bytes as they are."""
-    content = file.read_bytes()
+    content = options.content(file, options.BODY_BYTES)
     try:
         document = json.loads(content)
     except ValueError:
@@ -132,7 +132,7 @@ def read_headers(file: Path | None) -> tuple[tuple[bytes, bytes], ...]:
     if file is None:
         return ()
     try:
-        document = strict_json.loads(file.read_bytes())
+        document = strict_json.loads(options.content(file, options.BODY_BYTES))
     except Rejection:
         raise click.BadParameter("is no JSON", param_hint="--headers") from None
     pairs = list(document.items()) if isinstance(document, dict) else document

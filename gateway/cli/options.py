@@ -1,11 +1,13 @@
 """Options that several commands share."""
 
+import sys
 from pathlib import Path
 
 import click
 
 from gateway.environment import default_path
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, printable
+from gateway.subscriptions import MAX_BYTES
 
 config_option = click.option(
     "--config",
@@ -16,6 +18,39 @@ config_option = click.option(
     help="The configuration file.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+
+
+STDIN = Path("-")
+BODY_BYTES = 32 * 1024 * 1024  # more than any profile takes
+
+
+def head(file: Path, most: int) -> bytes:
+    """Read what an operator names, or standard input for `-`, no further than `most` bytes: it may be a device, and endless.
+
+    Raises UsageError where it cannot be read.
+    """
+    try:
+        if file != STDIN:
+            with file.open("rb") as opened:
+                return opened.read(most)
+        if sys.stdin is None:
+            raise click.UsageError("standard input is closed")
+        return sys.stdin.buffer.read(most)
+    except OSError as error:
+        raise click.UsageError(f"{printable(str(file))} cannot be read: {error.strerror}") from None
+
+
+def content(file: Path, most: int) -> bytes:
+    """Read all of it. Raises UsageError where it is larger than `most` bytes, or cannot be read."""
+    data = head(file, most + 1)
+    if len(data) > most:
+        raise click.UsageError(f"{printable(str(file))} is larger than {most} bytes")
+    return data
+
+
+def document(file: Path) -> bytes:
+    """Read a compiled document; one that is too large is cut off, and refused where it is loaded."""
+    return head(file, MAX_BYTES + 1)
 
 
 def show_problems(error: ConfigError) -> None:

@@ -14,6 +14,7 @@ import click
 
 from gateway import enrolling, enrollments, families
 from gateway.answers import GitHubRefusal, Installation, Repository
+from gateway.cli import options
 from gateway.cli.connectors import load_connectors, profiles_of
 from gateway.cli.progress import waiting
 from gateway.compile import compile_file, encode
@@ -257,7 +258,7 @@ def _file(answer: str) -> Path:
 def _made(path: Path, repository: str, folder: Path) -> list[Made]:
     """Load a document, or compile a workflow: one a connector. Raises ConfigError."""
     if path.suffix == ".json":
-        one = load_subscription(path.read_bytes(), str(path))
+        one = load_subscription(options.document(path), str(path))
         if one.repository != repository:
             fix = f"compile it with --repo {repository}"
             raise ConfigError([Problem(str(path), "repository", f"is {one.repository}, not {repository}", fix)])

@@ -2,8 +2,11 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,8 +15,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gateway.cli import main
 from gateway.configuration import load_configuration
+from gateway.envelope import EnvelopeEvent, build
 from gateway.environment import data_folder
 from gateway.errors import Unavailable
+from gateway.subscriptions import load_subscription
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 
@@ -127,6 +132,52 @@ def test_envelope_schema_and_check(tmp_path: Path) -> None:
         assert (status, text.startswith("not an envelope: ")) == (1, True)
 
 
+HOSTILE = "\x1b]0;owned\x07secret"
+
+
+def test_envelope_check_says_nothing_that_was_sent_and_never_hangs(tmp_path: Path) -> None:
+    document = EXAMPLES / "linear-issue-created.json"
+    compiled = load_subscription(document.read_bytes(), str(document))
+    event = EnvelopeEvent("https://linear.app/acme/issue/ENG-42", "issue-created", {})
+    body = build(compiled.digest, compiled.event_type, "01890a5d-ac96-774b-bcce-b302099a8057", [event])
+    values: list[Any] = [[1], [], {}, [HOSTILE, HOSTILE]]
+    for value in values:
+        body["client_payload"]["gateway"]["events"][0]["filters"] = {HOSTILE: value}
+        for more in ([], ["--subscription", str(document)]):
+            status, text = run("envelope", "check", "-", *more, stdin=json.dumps(body).encode())
+            assert (status, text[:17]) == (1, "not an envelope: ")
+            assert text.strip().isprintable()
+            assert "secret" not in text
+    good = tmp_path / "body.json"
+    good.write_bytes(b"{}")
+    for arguments in (
+        ["envelope", "check", "/dev/zero"],
+        ["envelope", "check", str(good), "--subscription", "/dev/zero"],
+        ["envelope", "check", str(tmp_path)],
+    ):
+        assert run(*arguments)[0] == 2
+    assert "larger than" in run("envelope", "check", "-", stdin=b" " * 1_048_577)[1]
+    command = [sys.executable, "-m", "gateway", "envelope", "check", "-"]
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (closed.returncode, "standard input is closed" in closed.stderr) == (2, True)
+
+
+def test_a_file_without_an_end_is_refused(config: Path) -> None:
+    """A device, or a link to one, at the place of a file that is given."""
+    endless = "/dev/zero"
+    for arguments in (
+        ["enroll", endless, "--source", "github-acme", "--installation", "1"],
+        ["explain", "--source", "github-acme", "--file", endless],
+        ["explain", "--source", "github-acme", "--file", str(config), "--headers", endless],
+        ["deliver", "github-acme", "--file", endless],
+        ["deliver", "github-acme", "--key", endless],
+    ):
+        status, text = run(*arguments, "--config", str(config))
+        assert (status in {1, 2}, "larger than" in text) == (True, True), (arguments, text)
+
+
 def test_profiles(config: Path) -> None:
     assert config.exists()
     listed = json.loads(run("profiles", "list", "--json")[1])["profiles"]
@@ -236,7 +287,6 @@ def test_unknown_commands_and_options_are_usage_errors() -> None:
 
 
 def test_envelope_check_against_a_subscription(tmp_path: Path) -> None:
-    from gateway.envelope import EnvelopeEvent, build  # noqa: PLC0415
 
     file = EXAMPLES / "linear-issue-created.json"
     document = json.loads(file.read_text())

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from gateway import provenance
+from gateway.demo import free_port
 from gateway.doubles import runner
 from gateway.doubles.oidc import run_claims
 from gateway.doubles.runner import Step
@@ -268,6 +270,10 @@ SENDERS: dict[str, tuple[str, Callable[[dict[str, Any], Job], object]]] = {
         lambda _, j: j.env.update(ACTIONS_ID_TOKEN_REQUEST_TOKEN="x"),
     ),
     "plain http to the receiver": ("https", lambda _, j: j.env.update(INPUT_RECEIVER="http://hooks.example.com")),
+    "certificates that nobody checks": (
+        "NODE_EXTRA_CA_CERTS",
+        lambda _, j: j.env.update(NODE_TLS_REJECT_UNAUTHORIZED="0"),
+    ),
     "no document": ("cannot be read", lambda _, j: j.env.update(INPUT_SUBSCRIPTION="missing.json")),
 }
 
@@ -379,6 +385,7 @@ STRANGE: dict[str, tuple[str, bytes]] = {
         "gateway's address",
         http("403 Forbidden", b'{"admitted": false, "reason": "x\\n::set-output name=admitted::true"}'),
     ),
+    "a reason that every object has": ("receiver's log", http("403 Forbidden", b'{"reason": "constructor"}')),
     "a reason that is not text": ("gateway's address", http("403 Forbidden", b'{"reason": ["taken"]}')),
 }
 
@@ -445,6 +452,11 @@ async def test_a_gateway_that_is_away_is_asked_again_within_bounds(home: House, 
     job.receiver = "http://127.0.0.1:9"
     step = await job.run(started_by(await template(home)))
     assert (step.code, step.outputs["admitted"]) == (1, "false")
+    assert "BLOCKED_PORT" in step.log
+    job.receiver = f"http://127.0.0.1:{free_port()}"
+    step = await job.run(started_by(await template(home)))
+    assert (step.code, step.outputs["admitted"]) == (1, "false")
+    assert "ECONNREFUSED" in step.log
     assert "no answer" in step.log
     assert "DNS and its certificate" in step.log
 
@@ -516,10 +528,44 @@ async def test_no_value_can_end_an_output_or_write_another(home: House, job: Job
     assert "set-output" not in step.log
 
 
-async def test_outputs_that_cannot_be_written_fail_the_step(home: House, job: Job) -> None:
-    job.env["GITHUB_OUTPUT"] = str(job.folder / "missing" / "output")
-    step = await job.run(started_by(await home.sent()))
-    assert step.code != 0
+@pytest.mark.parametrize("output", ["/dev/full", "missing/output", ".", None])
+async def test_outputs_that_cannot_be_written_fail_the_step_and_say_so(
+    home: House, job: Job, output: str | None
+) -> None:
+    """A full disk is found by writing alone; all else before the dispatch is taken. The run stays admitted."""
+    body = await home.sent()
+    job.env["GITHUB_OUTPUT"] = output and str(job.folder / output)
+    step = await job.run(started_by(body), run_id="7")
+    assert step.code == 1
+    (told,) = [line for line in step.log.splitlines() if not line.startswith("::add-mask::")]
+    assert told.startswith("::error title=Gateway admission::")
+    assert ("GITHUB_OUTPUT" if output is None else "cannot be written") in told
+    known = await home.store.dispatch(body["client_payload"]["gateway"]["dispatch"])
+    assert known is not None
+    assert known.run == ("7" if output == "/dev/full" else None)
+    job.env.clear()
+    assert (await job.run(started_by(body), run_id="7")).outputs["admitted"] == "true"
+
+
+async def test_a_run_that_lost_and_cannot_say_so_fails(home: House, job: Job) -> None:
+    body = await home.sent()
+    await home.admit(home.token(run_id="7"), body["client_payload"]["gateway"]["dispatch"])
+    job.env["GITHUB_OUTPUT"] = "/dev/full"
+    step = await job.run(started_by(body), run_id="8")
+    assert (step.code, "cannot be written" in step.log) == (1, True)
+
+
+async def test_what_has_no_end_is_not_read(home: House, job: Job) -> None:
+    """A checkout may hold a pipe or a link to a device."""
+    os.mkfifo(job.folder / "pipe.json")
+    (job.folder / "zero.json").symlink_to("/dev/zero")
+    (job.folder / "large.json").write_bytes(b" " * 65_537)
+    event = started_by(await template(home))
+    async with asyncio.timeout(30):
+        for name, said in (("pipe", "cannot be read"), ("zero", "cannot be read"), ("large", "larger than")):
+            job.env["INPUT_SUBSCRIPTION"] = f"{name}.json"
+            step = await job.run(event)
+            assert (step.code, said in step.log) == (1, True), step.log
 
 
 async def test_a_run_without_the_document_of_its_dispatch_never_takes_it(home: House, job: Job) -> None:

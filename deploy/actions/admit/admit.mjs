@@ -10,7 +10,7 @@
 // Node's built-ins alone. What a job sees: https://docs.github.com/en/actions/reference/workflows-and-actions/variables
 
 import { createHash, randomUUID } from "node:crypto";
-import { appendFileSync, readFileSync } from "node:fs";
+import { appendFileSync, readFileSync, statSync } from "node:fs";
 import { isAbsolute, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -29,7 +29,7 @@ const MAX_WAIT_S = 30;
 const MAX_ANSWER_BYTES = 65_536;
 const MAX_DEPTH = 64;
 const NODE_MAJOR = 20;
-const NEEDED = ["EVENT_PATH", "REPOSITORY", "WORKFLOW_REF", "RUN_ID"].map((name) => `GITHUB_${name}`);
+const NEEDED = ["EVENT_PATH", "REPOSITORY", "WORKFLOW_REF", "RUN_ID", "OUTPUT"].map((name) => `GITHUB_${name}`);
 
 const SHA256 = /^sha256:[0-9a-f]{64}$/;
 const UUID7 = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/;
@@ -75,11 +75,13 @@ function closed(value, keys, place) {
 function readJson(path, most, what) {
   let data;
   try {
-    data = readFileSync(path);
+    const status = statSync(path);
+    if (!status.isFile()) throw new Error("no plain file"); // a pipe or a device may have no end
+    if (status.size <= most) data = readFileSync(path);
   } catch {
     throw new Refused(`${what} cannot be read; check out the repository before this step, and name its path`);
   }
-  check(data.length <= most, `${what} is larger than ${most} bytes`);
+  check(data !== undefined && data.length <= most, `${what} is larger than ${most} bytes`);
   try {
     return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(data));
   } catch {
@@ -94,9 +96,18 @@ function input(name) {
   return value;
 }
 
-function output(name, value) {
+/** Add outputs to the runner's file, all in one write. */
+function output(values) {
   const mark = `end-${randomUUID()}`; // unguessable, so that no value can end it
-  appendFileSync(process.env.GITHUB_OUTPUT, `${name}<<${mark}\n${value}\n${mark}\n`);
+  const lines = Object.entries(values).map(([name, value]) => `${name}<<${mark}\n${value}\n${mark}\n`);
+  try {
+    appendFileSync(process.env.GITHUB_OUTPUT, lines.join(""));
+  } catch (error) {
+    throw new Refused(
+      `the outputs cannot be written (${error.code}): is the runner's disk full, or GITHUB_OUTPUT no file of the runner? ` +
+        "Then run this job again: a run that was admitted stays so",
+    );
+  }
 }
 
 const escaped = (text) => text.replaceAll("%", "%25").replaceAll("\r", "%0D").replaceAll("\n", "%0A");
@@ -254,7 +265,8 @@ async function call(url, options) {
     const response = await fetch(url, { ...options, redirect: "manual", signal: AbortSignal.timeout(CALL_MS) });
     return { status: response.status, headers: response.headers, text: await bounded(response) };
   } catch (error) {
-    const code = error?.cause?.code ?? error?.name;
+    const blocked = error?.cause?.message === "bad port"; // https://fetch.spec.whatwg.org/#port-blocking
+    const code = error?.cause?.code ?? (blocked ? "BLOCKED_PORT" : error?.name);
     return { status: 0, headers: new Headers(), text: "", why: /^[A-Za-z0-9_]{1,64}$/.test(code) ? code : "error" };
   }
 }
@@ -372,7 +384,8 @@ const FIXES = {
 
 const AWAY = { store: "the gateway's store is away", github: "the gateway cannot ask GitHub" };
 
-const told = (reason) => `${reason}: ${FIXES[reason] ?? AWAY[reason.split("-")[0]] ?? "see the receiver's log"}`;
+const own = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
+const told = (reason) => `${reason}: ${own(FIXES, reason) ?? own(AWAY, reason.split("-")[0]) ?? "see the receiver's log"}`;
 
 function judge(answer, gateway, payload) {
   const body = parsed(answer);
@@ -398,6 +411,12 @@ async function admit() {
   const major = Number(process.versions.node.split(".")[0]);
   check(major >= NODE_MAJOR, `this is Node ${major}; the action needs Node ${NODE_MAJOR}, as action.yml says: update the runner`);
   for (const name of NEEDED) check(process.env[name], `the environment has no ${name}: run this as a step of a workflow`);
+  check(
+    process.env.NODE_TLS_REJECT_UNAUTHORIZED !== "0",
+    "NODE_TLS_REJECT_UNAUTHORIZED=0 lets anybody pass as the receiver: take it out of the job's environment or the runner's, " +
+      "and name an authority of your own in NODE_EXTRA_CA_CERTS",
+  );
+  output({}); // a file that cannot be opened is told before the dispatch is taken
   const event = readJson(process.env.GITHUB_EVENT_PATH, 1_048_576, "the event");
   checkSender(event, input("sender-id"));
   const receiver = endpoint(input("receiver"));
@@ -426,20 +445,28 @@ async function admit() {
   return gateway.events;
 }
 
+const NONE = { events: "[]", admitted: "false" };
+
+function fail(error) {
+  const message = error instanceof Refused ? error.message : "an error of this action";
+  process.stdout.write(`::error title=Gateway admission::${escaped(message)}\n`);
+  if (!(error instanceof Refused)) process.stderr.write(`${error.stack}\n`);
+  process.exitCode = 1;
+}
+
 try {
   const events = await admit();
-  output("events", JSON.stringify(events));
-  output("admitted", "true");
+  output({ events: JSON.stringify(events), admitted: "true" });
   process.stdout.write(`admitted with ${events.length} event(s)\n`);
 } catch (error) {
-  output("events", "[]");
-  output("admitted", "false");
   if (error instanceof Taken) {
     process.stdout.write("::notice title=Gateway admission::another run has this dispatch; there is nothing to do here\n");
   } else {
-    const message = error instanceof Refused ? error.message : "an error of this action";
-    process.stdout.write(`::error title=Gateway admission::${escaped(message)}\n`);
-    if (!(error instanceof Refused)) process.stderr.write(`${error.stack}\n`);
-    process.exitCode = 1;
+    fail(error);
+  }
+  try {
+    output(NONE);
+  } catch (unwritten) {
+    if (!process.exitCode) fail(unwritten);
   }
 }

@@ -1,11 +1,14 @@
 """The runner's double: what it says where there is nothing to run, and that a log is shown as GitHub shows it."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
 
 from gateway.demo import free_port
 from gateway.doubles import runner
@@ -53,6 +56,48 @@ async def test_what_is_missing_is_named(tmp_path: Path) -> None:
             {"repo": "acme/web", "installation": 11, "event_type": "x", "client_payload": {}}
         )
         assert await run(github.address, document) == (3, f"runner double: {document} is no compiled subscription\n")
-        document.write_text('{"workflow": ".github/workflows/x.md"}')
+        (tmp_path / "zero.json").symlink_to("/dev/zero")
+        for text in ('{"workflow": null}', '{"workflow": "a\\u0000b"}', '{"workflow": "\\ud800"}', "[" * 60_000, "[1]"):
+            document.write_text(text)
+            for path in (document, tmp_path / "zero.json"):
+                assert await run(github.address, path) == (3, f"runner double: {path} is no compiled subscription\n")
+        document.write_text('{"workflow": ".github/workflows/x.yml"}')
         code, said = await run(github.address, document)
         assert (code, "no double answers there" in said) == (3, True)
+
+
+async def test_an_answer_of_something_else_is_no_double(tmp_path: Path) -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response([1])
+
+    app = web.Application()
+    app.add_routes([web.get("/_double/event", answer)])
+    site = web.AppRunner(app)
+    await site.setup()
+    await web.TCPSite(site, "127.0.0.1", 0).start()
+    address = f"http://127.0.0.1:{site.addresses[0][1]}"
+    assert await run(address, tmp_path / "x.json") == (3, f"runner double: {address}: no double answers there\n")
+    await site.cleanup()
+
+
+async def test_the_event_of_a_dispatch_is_found_among_those_of_others() -> None:
+    async with running(app_id=APP_ID, public_key_pem=PUBLIC, installations=INSTALLATIONS) as github:
+        sent = {"installation": 11, "event_type": "x"}
+        ours = {"gateway": {"dispatch": "d"}}
+        for repo, payload in (("acme/web", ours), ("acme/web", {"gateway": "no"}), ("acme/web", {}), ("acme/gone", {})):
+            github.double.dispatches.append({**sent, "repo": repo, "client_payload": payload})
+        async with aiohttp.ClientSession(github.address) as session:
+            for asked, expected in (({"dispatch": "d"}, ours), ({}, {})):
+                async with session.get("/_double/event", params=asked) as response:
+                    assert (await response.json())["client_payload"] == expected
+
+
+def test_an_empty_environment_and_an_installed_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PATH")
+    assert runner.Run("acme/web", 1, "x", "1", "u", "t").environment()["PATH"] == os.defpath
+    monkeypatch.setattr(runner, "ACTION", tmp_path / "missing")
+    nobody = "http://127.0.0.1:1"
+    assert runner.main(["--github", nobody, "--issuer", nobody, "--receiver", nobody, "--subscription", "x"]) == 3
+    assert "of a clone" in capsys.readouterr().err

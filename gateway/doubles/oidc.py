@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import jwt.algorithms
 import orjson
@@ -119,7 +120,9 @@ class Issuer:
 
     async def _run(self, request: web.Request) -> web.StreamResponse:
         run, token = self.start_run((await request.json()).get("claims", {}))
-        return web.json_response({"run_id": run, "url": f"{self.url}/token?run={run}", "token": token}, status=201)
+        return web.json_response(
+            {"run_id": run, "url": f"{self.url}/token?run={quote(run, safe='')}", "token": token}, status=201
+        )
 
     async def _sign(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()

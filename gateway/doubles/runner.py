@@ -28,7 +28,9 @@ from typing import Any
 import aiohttp
 from ruamel.yaml import YAML
 
+from gateway import files
 from gateway.doubles.oidc import CLAIMS, run_claims
+from gateway.subscriptions import MAX_BYTES, WORKFLOW
 
 ACTION = Path(__file__).parents[2] / "deploy" / "actions" / "admit"
 EVENT = "repository_dispatch"
@@ -59,7 +61,7 @@ class Run:
     def environment(self) -> dict[str, str]:
         """What a step of it finds in its environment, besides its files and inputs."""
         return {
-            "PATH": os.environ["PATH"],
+            "PATH": os.environ.get("PATH", os.defpath),
             "GITHUB_EVENT_NAME": EVENT,
             "GITHUB_REPOSITORY": self.repository,
             "GITHUB_REPOSITORY_ID": str(self.repository_id),
@@ -141,11 +143,11 @@ async def play(options: argparse.Namespace) -> tuple[str, Step]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
         query = {} if options.dispatch is None else {"dispatch": options.dispatch}
         asked = session.get(f"{options.github}/_double/event", params=query)
-        event = await _json(asked, options.github, "there is no such dispatch")
+        event = await _json(asked, options.github, "there is no such dispatch", "sender", "repository", "branch")
         sender_id = str(event["sender"]["id"])
         if options.sender is not None:
             event["sender"] = {"id": options.sender, "login": "somebody-else", "type": "User"}
-        state = await _json(session.get(f"{options.github}/_double/state"), options.github, "it has no state")
+        state = await _json(session.get(f"{options.github}/_double/state"), options.github, "it has no state", "heads")
         repository, workflow = event["repository"], _workflow(options.subscription[0])
         claims: dict[str, Any] = run_claims(
             repository=repository["full_name"],
@@ -160,7 +162,7 @@ async def play(options: argparse.Namespace) -> tuple[str, Step]:
             claims["run_id"] = options.run_id
         claims |= {name: value or None for name, value in options.claim}
         asked = session.post(f"{options.issuer}/_double/run", json={"claims": claims})
-        started = await _json(asked, options.issuer, "it starts no runs")
+        started = await _json(asked, options.issuer, "it starts no runs", "run_id", "url", "token")
     run = Run(
         repository=repository["full_name"],
         repository_id=repository["id"],
@@ -178,22 +180,29 @@ async def play(options: argparse.Namespace) -> tuple[str, Step]:
     return run.run_id, await step(run, json.dumps(event), inputs, workspace=options.workspace)
 
 
-async def _json(call: Any, where: str, missing: str) -> Any:
+async def _json(call: Any, where: str, missing: str, *members: str) -> Any:
+    """Return a double's answer, an object with these members."""
     try:
         async with call as response:
             if response.status >= 400:
                 raise NothingToRunError(f"{where}: {missing}")
-            return await response.json()
+            answer = await response.json()
     except (aiohttp.ClientError, TimeoutError, ValueError):
-        raise NothingToRunError(f"{where}: no double answers there") from None
+        answer = None
+    if not isinstance(answer, dict) or not answer.keys() >= set(members):
+        raise NothingToRunError(f"{where}: no double answers there")
+    return answer
 
 
 def _workflow(document: Path) -> str:
     """Return the path of the workflow that a document is compiled for."""
     try:
-        return str(json.loads(document.read_bytes())["workflow"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise NothingToRunError(f"{document} is no compiled subscription") from None
+        workflow = json.loads(files.read(document, MAX_BYTES))["workflow"]
+        if WORKFLOW.match(workflow):
+            return str(workflow)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise NothingToRunError(f"{document} is no compiled subscription")
 
 
 def _claim(text: str) -> tuple[str, str]:
@@ -229,6 +238,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = "another claim in the run's identity token; may be repeated"
     parser.add_argument("--claim", type=_claim, action="append", default=[], metavar="NAME=VALUE", help=told)
     options = parser.parse_args(arguments, argparse.Namespace(workspace=Path.cwd()))
+    if not ACTION.is_dir():
+        sys.stderr.write("runner double: the action stands in deploy/actions/admit of a clone; run this from there\n")
+        return 3
     try:
         run_id, ended = asyncio.run(play(options))
     except NothingToRunError as error:

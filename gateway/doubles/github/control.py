@@ -7,7 +7,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from gateway.doubles.github.scripts import Model, Script, Scripts
-from gateway.doubles.github.world import Installation, World
+from gateway.doubles.github.world import Installation, Repo, World
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -81,12 +81,12 @@ class Control:
         """
         wanted = request.query.get("dispatch")
         for one in reversed(self._seen.dispatches):
-            if wanted in (None, one["client_payload"].get("gateway", {}).get("dispatch")):
-                return web.json_response(self._delivered(one))
+            repo = self._world.repos.get(one["repo"].lower())
+            if repo is not None and (wanted is None or wanted == _dispatch_id(one["client_payload"])):
+                return web.json_response(self._delivered(one, repo))
         raise web.HTTPNotFound
 
-    def _delivered(self, taken: dict[str, Any]) -> dict[str, Any]:
-        repo = self._world.repos[taken["repo"].lower()]
+    def _delivered(self, taken: dict[str, Any], repo: Repo) -> dict[str, Any]:
         owner, name = repo.full_name.split("/")
         return {
             "action": taken["event_type"],
@@ -167,6 +167,14 @@ class Control:
         if change.suspended is not None:
             installation.suspended = change.suspended
         return web.Response(status=204)
+
+
+def _dispatch_id(payload: Any) -> Any:
+    """Return the dispatch that a payload names; what somebody else sent may name none."""
+    match payload:
+        case {"gateway": {"dispatch": ident}}:
+            return ident
+    return None
 
 
 def _parsed(model: type[M], body: bytes) -> M:

@@ -30,7 +30,7 @@ class Answer:
     """What a call came to. `status` is None where no answer arrived; `until` (Unix seconds) is set for `park` alone.
 
     `done` 204; `retry` may have been taken, or not; `park` the whole installation waits until `until`; `dead` will never
-    work as it is; `moved` a redirect, which is never followed.
+    work as it is; `moved` a permanent redirect, which is never followed.
     """
 
     kind: Kind
@@ -112,8 +112,12 @@ def meaning(status: int, done: int) -> Answer:
     """Return what a status that is no rate limit means; `done` is the one that is success."""
     if status == done:
         return Answer("done", status, "done")
-    if 300 <= status < 400:
+    # https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api#follow-redirects
+    if status in (301, 308):
         return Answer("moved", status, "repository-moved")
+    if 300 <= status < 400:
+        # Not for good: maintenance, or a proxy that wants a login. Of the repository it says nothing.
+        return Answer("retry", status, "api-redirect")
     if 400 <= status < 500:
         # 401 never arrives here: the callers answer it with a new token.
         return Answer("dead", status, DEAD.get(status, f"http-{status}"))

@@ -119,6 +119,9 @@ class Destinations:
         if wanted is not None and repository.id != wanted:
             return Seen(repository.default_branch, gone="repository-replaced")
         branch = repository.default_branch
+        if repository.full_name != enrolled.subscription.repository:
+            # GitHub finds it in any spelling, but the tokens of its runs have this one.
+            return Seen(branch, gone="repository-moved")
         try:
             opted_in = await self._opted_in(enrolled, branch)
             found = await self._hash(enrolled, enrolled.subscription.workflow, branch)

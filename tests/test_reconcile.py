@@ -82,6 +82,39 @@ async def test_a_repository_that_moved_went_or_was_replaced_suspends(home: House
     assert (await one_row(home)).reason == "repository-gone"
 
 
+async def test_a_repository_that_is_spelled_otherwise_now_suspends_as_none_of_its_runs_could_be_admitted(
+    home: House,
+) -> None:
+    home.github.double.add_repository(home.one.subscription.repository).full_name = "Acme/App"
+    dispatch = await home.dispatch()
+    with pytest.raises(Rejection, match="repository"):
+        await home.admit(home.token(repository="Acme/App"), dispatch)
+    assert await home.store.suspended() == {home.digest: "repository-moved"}
+    assert (await one_row(home)).reason == "repository-moved"
+
+
+@pytest.mark.parametrize("on", ["token", "repository", "contents"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": 302, "headers": {"Location": "https://login.example/"}},
+        {"status": 307, "headers": {"Location": "/elsewhere"}},
+        {"status": 304},
+        {"status": 429},
+        {"status": 403, "headers": {"Retry-After": "60"}},
+        {"status": 503, "body": "<html>"},
+        {"status": 204},
+    ],
+)
+async def test_what_says_nothing_of_the_repository_changes_nothing(
+    home: House, on: str, answer: dict[str, Any]
+) -> None:
+    home.github.double.script(home.one.subscription.repository, answer, on=on)
+    row = await one_row(home)
+    assert (row.state, row.agrees) == ("active", None)
+    assert await home.store.suspended() == {}
+
+
 async def test_github_away_or_without_permission_changes_nothing(home: House) -> None:
     name = home.one.subscription.repository
     home.github.double.script(name, {"status": 500}, on="repository")

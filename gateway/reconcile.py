@@ -91,8 +91,11 @@ class Reconciler:
         settled: Sequence[Enrolled] | None = None
         while True:
             enrolled = self._enrolled()
-            if enrolled is not settled and await self._settle_new(enrolled):
-                settled = enrolled
+            try:
+                if enrolled is not settled and await self._settle_new(enrolled):
+                    settled = enrolled
+            except Exception:  # noqa: BLE001 (a bug must neither end this for all others nor stay unseen, and nobody awaits it)
+                log.LOGGER.exception("reconcile-bug")
             await asyncio.sleep(WATCH_S)
 
     async def _settle_new(self, enrolled: Sequence[Enrolled]) -> bool:

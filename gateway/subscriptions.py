@@ -22,7 +22,7 @@ VERSION: Final = 2
 PROJECTION: Final = "resource-url-types-filters/v2"
 PREDICATES: Final = "gh-aw/event-predicates/v1"
 MAX_BYTES: Final = 65_536
-REPOSITORY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})/[A-Za-z0-9._-]{1,100}\Z")
+REPOSITORY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})/(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}\Z")
 WORKFLOW: Final = re.compile(r"\.github/workflows/[A-Za-z0-9._-]{1,150}\.ya?ml\Z")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway import reconcile
+from gateway.destination import Seen
 from gateway.errors import Rejection
 from gateway.reconcile import Reconciler, Row
 from gateway.subscriptions import Enrolled, load_subscription, seal
@@ -328,6 +330,29 @@ async def test_an_entry_that_nobody_compared_is_looked_at_once(home: House) -> N
     calls = home.github.double.calls["repository"]
     await watched_until(home, {})
     assert home.github.double.calls["repository"] == calls  # it was found good, once
+
+
+async def test_a_bug_at_one_workflow_keeps_no_other_from_being_compared(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = enrolled_with(OLD, {"repository": "acme/other"})
+    home.enrolled[other.subscription.digest] = other
+
+    async def look(enrolled: Enrolled) -> Seen:
+        if enrolled is home.one:
+            raise KeyError("a bug")
+        return Seen("main", opted_in=False, workflow_hash="")
+
+    monkeypatch.setattr(home.destinations, "look", look)
+    monkeypatch.setattr(reconcile, "WATCH_S", 0.01)
+    watching = asyncio.create_task(
+        Reconciler(home.store, home.destinations, lambda: list(home.enrolled.values())).watch()
+    )
+    async with asyncio.timeout(10):
+        while await home.store.suspended() != {other.subscription.digest: "opt-in-revoked"}:  # noqa: ASYNC110 (the store tells nobody)
+            await asyncio.sleep(0.01)
+    assert not watching.done()
+    watching.cancel()
 
 
 async def test_an_entry_from_before_its_workflow_waits_for_it(home: House) -> None:

@@ -238,6 +238,8 @@ def document() -> dict[str, Any]:
         ({"projection": "x"}, "projection"),
         ({"predicates": "gh-aw/event-predicates/v2"}, "predicates"),
         ({"repository": "acme"}, "repository"),
+        ({"repository": "acme/.."}, "repository"),
+        ({"repository": "acme/."}, "repository"),
         ({"repository_id": "1"}, "repository_id"),
         ({"repository_id": True}, "repository_id"),
         ({"workflow": "../x.yml"}, "workflow"),

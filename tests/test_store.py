@@ -598,6 +598,17 @@ async def test_unsent_and_denied_are_unknown(store: Store) -> None:
     assert await store.admit_run(batch.dispatch, DIGEST, "1", "a", NOW, 100) == "unknown"
 
 
+@pytest.mark.parametrize("reason", ["denied", "ask-expired"])
+async def test_what_was_denied_keeps_its_runs_out_until_it_is_sent_anew(store: Store, reason: str) -> None:
+    """Replayed, it may be asked about anew: the run of an earlier send must not come before the answer."""
+    batch = await sent_batch(store)
+    await store.dead(batch, reason, NOW)
+    assert await store.replay_dead(S, [batch.dispatch], NOW) == [batch.dispatch]
+    assert await store.admit_run(batch.dispatch, DIGEST, "1", "a", NOW, 100) == "unknown"
+    await store.started(await one_batch(store), NOW)
+    assert await store.admit_run(batch.dispatch, DIGEST, "1", "a", NOW, 100) == "admitted"
+
+
 async def test_a_dead_letter_of_unknown_outcome_admits_its_run(store: Store) -> None:
     batch = await sent_batch(store)
     await store.dead(batch, "timeout", NOW)

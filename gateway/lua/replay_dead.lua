@@ -9,6 +9,9 @@ for _, id in ipairs(cjson.decode(ARGV[2])) do
   if lane and redis.call('HEXISTS', key, 'events') == 1 and redis.call('ZREM', P .. 'dead', id) == 1 then
     redis.call('PERSIST', key)
     forget_ask(id)
+    local reason = redis.call('HGET', key, 'reason')
+    -- a no keeps out the runs of an earlier send, until it is sent anew
+    if reason == 'denied' or reason == 'ask-expired' then redis.call('HDEL', key, 'last_sent') end
     redis.call('HSET', key, 'status', 'queued', 'attempts', 0)
     redis.call('HDEL', key, 'first_attempt', 'reason', 'settled')
     redis.call('RPUSH', P .. 'sealed:' .. lane, id)

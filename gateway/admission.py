@@ -143,11 +143,7 @@ class Admission:
             self._sender_id,
         )
         oidc.check_run(proven, expected)
-        # 15. Neither denied nor suspended.
-        if enrolled.mode == "deny":
-            raise Rejection("denied", 403)
-        if subscription.digest in await self._store.suspended():
-            raise Rejection("suspended", 403)
+        await self._check_standing(subscription.digest)
         try:
             async with asyncio.timeout(GITHUB_S):
                 branch = await self._destinations.branch(enrolled, oidc.claimed_branch(proven))
@@ -155,6 +151,20 @@ class Admission:
                 await self._check_file(proven, enrolled)
         except TimeoutError:
             raise Unavailable("github-timeout") from None
+        await self._check_standing(subscription.digest)  # again: GitHub may have taken seconds, and an operator acted
+
+    async def _check_standing(self, digest: str) -> None:
+        """Look at what may change at any time.
+
+        15. Still enrolled, and neither denied nor suspended.
+        """
+        enrolled = self._enrolled(digest)
+        if enrolled is None:
+            raise Rejection("not-enrolled", 403)
+        if enrolled.mode == "deny":
+            raise Rejection("denied", 403)
+        if digest in await self._store.suspended():
+            raise Rejection("suspended", 403)
 
     async def _check_file(self, proven: Proven, enrolled: Enrolled) -> None:
         """Compare what GitHub runs with what was enrolled.

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -482,6 +483,28 @@ async def test_windows_suspension_denial_and_unknown_files(home: House) -> None:
     home.ahead[0] = 86_401
     now = int(time.time()) + 86_401
     assert await refusal(home, home.token(iat=now, nbf=now, exp=now + 60), dispatch) == (410, "expired")
+
+
+@pytest.mark.parametrize("act", ["suspended", "denied", "not-enrolled"])
+async def test_what_an_operator_does_while_github_is_asked_holds(home: House, act: str) -> None:
+    dispatch = await home.dispatch()
+    home.github.double.script(home.one.subscription.repository, {"delay_s": 0.5}, on="contents")
+    asked = asyncio.create_task(home.admit(home.token(), dispatch))
+    calls = home.github.double.calls
+    async with asyncio.timeout(10):
+        while not calls["contents"]:  # noqa: ASYNC110 (the double counts, and tells nobody)
+            await asyncio.sleep(0.01)
+    if act == "suspended":
+        await home.store.suspend(home.digest, "opt-in-revoked")
+    elif act == "denied":
+        home.enrolled[home.digest] = replace(home.one, mode="deny")
+    else:
+        home.enrolled.clear()
+    with pytest.raises(Rejection, match=act):
+        await asked
+    known = await home.store.dispatch(dispatch)
+    assert known is not None
+    assert known.run is None
 
 
 async def test_what_cannot_be_told_is_unavailable(home: House) -> None:

@@ -609,6 +609,15 @@ async def test_what_was_denied_keeps_its_runs_out_until_it_is_sent_anew(store: S
     assert await store.admit_run(batch.dispatch, DIGEST, "1", "a", NOW, 100) == "admitted"
 
 
+async def test_no_run_is_admitted_to_what_was_carried_over_and_nothing_is_that_has_a_run(store: Store) -> None:
+    first, second = await sent_batch(store), await sent_batch(store, "d2", LANE + "x")
+    assert [await store.carry(S, first.dispatch), await store.carry(S, first.dispatch)] == [True, True]
+    assert await store.admit_run(first.dispatch, DIGEST, "1", "a", NOW, 100) == "unknown"
+    assert await store.admit_run(second.dispatch, DIGEST, "2", "b", NOW, 100) == "admitted"
+    assert not await store.carry(S, second.dispatch)
+    assert await store.admit_run(second.dispatch, DIGEST, "2", "b", NOW, 100) == "admitted"
+
+
 async def test_a_dead_letter_of_unknown_outcome_admits_its_run(store: Store) -> None:
     batch = await sent_batch(store)
     await store.dead(batch, "timeout", NOW)

@@ -3,6 +3,7 @@
 -- ARGV: id
 local key = dispatch_key(ARGV[1])
 if redis.call('HEXISTS', key, 'run') == 1 then return 0 end
+if redis.call('EXISTS', key) == 0 then return 1 end -- forgotten meanwhile: nothing to keep a run out of, and no key without an end
 insist()
 redis.call('HSET', key, 'carried', 1)
 return 1

@@ -91,7 +91,9 @@ class Rollover:
                 provenance.check_event(EnvelopeEvent.from_queue(event, left.trigger).to_json(), new.subscription)
         except ValueError:
             return "unfit"
-        if not await self._store.carry(left.source, left.dispatch):  # first: a death after it is mended by the next call
+        if not await self._store.carry(
+            left.source, left.dispatch
+        ):  # first: a death after it is mended by the next call
             return "carried"
         digest, now = new.subscription.digest, self._clock()
         entries = tuple(QueueEntry(f"{digest}:{left.trigger}", event, left.dispatch) for event in left.events)

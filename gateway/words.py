@@ -138,6 +138,7 @@ RUNS: dict[str, str] = {
     "ref": "The run is not of the default branch.",
     "workflow": "The run is of another workflow file than the enrolled one, or of a reusable one.",
     "workflow-hash": "The run's workflow file is not the enrolled one. Compile and enroll the merged workflow again.",
+    "not-enrolled": "The subscription was revoked while the run was judged.",
     "denied": "The enrollment or its source is in mode deny.",
     "suspended": "The subscription is suspended: gateway subscriptions says why. Enroll again to resume it.",
     "unknown-dispatch": "The dispatch was being asked about, or was denied.",

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gateway import log
 from gateway.configuration import Base, Configuration
 from gateway.environment import operator
 from gateway.errors import ConfigError, Unavailable
-from gateway.storage import opened
+from gateway.storage import never_started, opened
 from gateway.store import Store, uuid7
 
 KEPT = "audit-kept.jsonl"  # beside the enrollments
@@ -73,20 +73,33 @@ def note(base: Base | Configuration, action: str, who: str | None = None, **fiel
     return asyncio.run(write())
 
 
-def note_or_keep(base: Base, action: str, who: str | None = None, **fields: Any) -> None:
+async def _nothing(_: Store) -> None:
+    """Nothing else is done with the store."""
+
+
+def note_or_keep(
+    base: Base, action: str, who: str | None = None, then: Callable[[Store], Awaitable[None]] = _nothing, **fields: Any
+) -> bool:
     """Append one action of a command that needs no store; where none answers, keep it beside the enrollments for later.
 
     `take_kept` moves what was kept into the trail. An embedded store that was never started is not started for this.
+    `then` is done with the store that took it; False: none did.
     """
-    embedded = base.settings.store.embedded
-    if embedded is None or (base.file.parent / embedded).exists():
+
+    async def work() -> None:
+        async with opened(base) as store:
+            await record(store, action, who, **fields)
+            await then(store)
+
+    if not never_started(base):
         with contextlib.suppress(Unavailable, ConfigError):
-            note(base, action, who, **fields)
-            return
+            asyncio.run(work())
+            return True
     folder = base.folder
     line = json.dumps(_entry(action, who, fields), separators=(",", ":")) + "\n"
     while not _keep(folder / KEPT, line.encode()):
         pass  # it was claimed while we waited for it: the next one is new
+    return False
 
 
 def _keep(path: Path, line: bytes) -> bool:
@@ -135,9 +148,17 @@ async def take_kept(store: Store, base: Base | Configuration) -> int:
                     aside.write(line + "\n")
                 continue
             await store.write_audit(entry)
+            await _follow(store, entry)
             taken += 1
         claim.unlink()
     return taken
+
+
+async def _follow(store: Store, entry: Mapping[str, Any]) -> None:
+    """End an earlier revocation of what was enrolled while the store was away."""
+    match entry:
+        case {"action": "enroll", "subscription": str(digest), "at": int(at) | float(at)}:
+            await store.forget_revoked(at, only=[digest])
 
 
 def _read(line: str) -> dict[str, Any] | None:

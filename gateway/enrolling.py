@@ -91,7 +91,7 @@ def write(
     source: str,
     installation: int,
     given: Mapping[str, Any],
-    first: Callable[[str | None], None] = lambda _replaced: None,
+    first: Callable[[str | None], object] = lambda _replaced: None,
 ) -> Done:
     """Put a document's bytes into the folder and its entry beside it; doing so again changes nothing.
 
@@ -120,7 +120,7 @@ def _write(
     stem: str,
     subscription: Subscription,
     wanted: Enrollment,
-    first: Callable[[str | None], None],
+    first: Callable[[str | None], object],
 ) -> Done:
     present = [one for one in listed if one.enrollment.subscription == subscription.digest]
     target, replaced = _target(base, [] if present else listed, stem, subscription)

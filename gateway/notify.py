@@ -27,7 +27,7 @@ from gateway.metrics import Metrics
 from gateway.profiles import Profile
 from gateway.settings import Notifications
 from gateway.signing import sign
-from gateway.store import Dispatch, Store, uuid7
+from gateway.store import REVOKED, Dispatch, Store, uuid7
 
 EVERY_S = 30.0
 TOTAL_S = 10.0
@@ -53,7 +53,7 @@ def notices(look: Look, more: Sequence[Dispatch] = ()) -> Iterator[Notice]:
             facts = {"source": one.name, "last_good": _moment(one.last_good), "last_refused": _moment(one.last_refused)}
             yield Notice(f"source.{one.state}", one.name, {**facts, "refused_last_hour": one.refused_recently})
     for row in look.subscriptions:
-        if row.state == "suspended":
+        if row.state == "suspended" and row.reason != REVOKED:  # that was an operator, and it ends in a moment
             facts = {"subscription": row.digest, "source": row.source, "repository": row.repository}
             yield Notice("subscription.suspended", f"{row.digest}:{row.reason}", {**facts, "reason": row.reason})
     letters = [

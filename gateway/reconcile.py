@@ -1,7 +1,7 @@
 """`Reconciler`: what a repository's default branch says decides which of its enrolled subscriptions are active.
 
 1. Nothing is ever widened here: a suspension is lifted by enrolling again, and by nothing else but rule 3.
-2. Opt-in revoked, workflow changed or gone, repository moved, gone or replaced: suspended, with that reason.
+2. Opt-in taken back, workflow changed or gone, repository moved, gone or replaced: suspended, with that reason.
 3. Rollover: a digest that was enrolled before its workflow was merged waits as `workflow-pending`. When the default branch
    has its hash it becomes active, and in the same look the digest that it follows becomes `workflow-superseded`.
 4. Where the default branch cannot be read, only an operator's act changes anything; what is attested counts as read.
@@ -17,13 +17,13 @@ from typing import Any, Final
 from gateway import log
 from gateway.destination import Destinations, Seen
 from gateway.errors import Unavailable
-from gateway.store import Store
+from gateway.store import REVOKED, Store
 from gateway.subscriptions import Enrolled
 from gateway.suspension import PENDING, SUPERSEDED, State, state_of
 
 CHANGED: Final = "workflow-hash"
 MISSING: Final = "workflow-missing"
-REVOKED: Final = "opt-in-revoked"
+OPT_IN: Final = "opt-in-revoked"
 
 REREAD_S: Final = 60.0
 WATCH_S: Final = 1.0
@@ -164,7 +164,7 @@ class Reconciler:
             after = None if again or before == PENDING else before
         elif agrees in (CHANGED, MISSING) and (again or before not in _GRAVE):
             after = await self._behind(digest, agrees, before, current, again or digest in new)
-        elif before is None or again or before == SUPERSEDED or (before == PENDING and agrees != REVOKED):
+        elif before is None or again or before == SUPERSEDED or (before == PENDING and agrees != OPT_IN):
             after = agrees
         await self._write(one, before, after)
         return _row(one, after, None if agrees is None else agrees == "")
@@ -193,7 +193,17 @@ class Reconciler:
 
 
 # Reasons that a look at the workflow alone does not replace.
-_GRAVE: Final = frozenset({"repository-moved", "repository-gone", "repository-replaced", REVOKED})
+_GRAVE: Final = frozenset({"repository-moved", "repository-gone", "repository-replaced", OPT_IN, REVOKED})
+
+
+async def forget(store: Store, digest: str) -> bool:
+    """End a subscription in every process, before or after its entry is gone. True: it was active.
+
+    Enrolled again it is new: nothing of what was once found good counts.
+    """
+    was_active = await store.revoke(digest)
+    await store.forget(_fact(digest))
+    return was_active
 
 
 def verdict(one: Enrolled, seen: Seen) -> str | None:
@@ -203,7 +213,7 @@ def verdict(one: Enrolled, seen: Seen) -> str | None:
     if seen.opted_in is None or seen.workflow_hash is None:
         return None
     if not seen.opted_in:
-        return REVOKED
+        return OPT_IN
     if not seen.workflow_hash:
         return MISSING
     return "" if seen.workflow_hash == one.subscription.workflow_hash else CHANGED

@@ -34,6 +34,12 @@ async def open_store(stack: AsyncExitStack, configuration: Configuration | Base)
     return store, low_on_disk
 
 
+def never_started(configuration: Configuration | Base) -> bool:
+    """Whether the configured store is an embedded one that nobody has started yet: nothing was ever stored."""
+    embedded = configuration.settings.store.embedded
+    return embedded is not None and not (configuration.file.parent / embedded).exists()
+
+
 @asynccontextmanager
 async def opened(configuration: Configuration | Base) -> AsyncIterator[Store]:
     """The store for the duration of a command. Raises Unavailable where nobody answers."""

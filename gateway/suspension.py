@@ -18,6 +18,9 @@ PENDING: Final = "workflow-pending"
 SUPERSEDED: Final = "workflow-superseded"
 """Another digest of the same workflow took its place."""
 
+KEPT_S: Final = 30 * 86_400
+"""How long a revocation is known: longer than any process goes on without reading its folder."""
+
 State = Literal["active", "suspended", "mismatched"]
 
 Found = tuple[Event, tuple[Match, ...], tuple[Considered, ...]]

@@ -116,7 +116,7 @@ SETTLED: dict[str, str] = {
     "api-redirect": "GitHub's address redirects: compare github.api_url and what stands before it; it is tried again.",
     "app-unauthorized": "GitHub does not accept the App's key.",
     "expired": "It could not be sent for 24 hours.",
-    "revoked": "Its subscription is no longer enrolled.",
+    "revoked": "An operator revoked its subscription.",
     "denied": "An operator or the mode said no.",
     "suspended": "Its subscription is suspended.",
     "asked": "An operator is asked first.",

@@ -12,7 +12,7 @@ import pytest
 from gateway import reconcile
 from gateway.destination import Seen
 from gateway.errors import Rejection
-from gateway.reconcile import Reconciler, Row
+from gateway.reconcile import Reconciler, Row, forget
 from gateway.subscriptions import Enrolled, load_subscription, seal
 from gateway.suspension import state_of
 from tests.destination_house import House, enrolled_with, house
@@ -155,6 +155,18 @@ async def test_a_refused_admission_looks_at_most_once_a_minute_and_suspends_only
     assert await home.store.suspended() == {home.digest: "workflow-hash"}
     with pytest.raises(Rejection, match="suspended"):
         await home.admit(home.token(), dispatch)
+
+
+@pytest.mark.parametrize("reason", [None, "opt-in-revoked", "workflow-superseded"])
+async def test_no_run_is_admitted_of_what_was_revoked_whatever_it_was(home: House, reason: str | None) -> None:
+    dispatch = await home.dispatch()
+    if reason is not None:
+        await home.store.suspend(home.digest, reason)
+    await forget(home.store, home.digest)
+    for _ in range(2):
+        with pytest.raises(Rejection, match="suspended"):
+            await home.admit(home.token(), dispatch)
+        await home.reconciler.run()  # by a process that has not read its folder
 
 
 async def test_a_strangers_refused_run_makes_nobody_look(home: House) -> None:

@@ -22,9 +22,9 @@ from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.reach import unreachable
-from gateway.reconcile import Reconciler, Row
+from gateway.reconcile import Reconciler, Row, forget
 from gateway.settings import MODES
-from gateway.store import Store
+from gateway.store import REVOKED, Store
 from gateway.subscriptions import Enrolled, Subscription, load_subscription
 from gateway.suspension import PENDING
 from gateway.words import SETTLED
@@ -120,7 +120,9 @@ def _enroll(base: Base, file: Path, source: str, installation: int, given: Mappi
             source,
             installation,
             given,
-            first=lambda replaced: audit.note_or_keep(base, "enroll", replaced=replaced, **facts),
+            first=lambda replaced: audit.note_or_keep(
+                base, "enroll", then=lambda store: store.enroll_anew(subscription.digest), replaced=replaced, **facts
+            ),
         )
     except ConfigError as error:
         if any(problem.key.startswith("github.") for problem in error.problems):
@@ -137,9 +139,7 @@ def _enroll(base: Base, file: Path, source: str, installation: int, given: Mappi
     later = "opt-in and workflow are compared with the default branch when the gateway"
     unknown = f"{later} reaches it; were it suspended, it stays so"
     with waiting("comparing with the default branch", quiet=as_json):
-        looked = ask_if_there(
-            base, lambda store: _reconcile(base, store, done.digest), unknown, f"note: {later} starts"
-        )
+        looked = ask_if_there(base, lambda store: _reconcile(base, store, done), unknown, f"note: {later} starts")
     rows, resumed = looked or ([], False)
     waits = any(row.digest == done.digest and row.reason == PENDING for row in rows)
     for row in rows:
@@ -147,11 +147,14 @@ def _enroll(base: Base, file: Path, source: str, installation: int, given: Mappi
     _tell(done, source, resumed=bool(resumed), as_json=as_json)
 
 
-async def _reconcile(base: Base, store: Store, digest: str) -> tuple[list[Row], bool]:
+async def _reconcile(base: Base, store: Store, done: enrolling.Done) -> tuple[list[Row], bool]:
     """Compare with the default branch; return what became of the workflow's subscriptions, and whether one was resumed."""
     from gateway.server import destinations  # noqa: PLC0415 (the other commands start faster without it)
 
-    was_suspended = digest in await store.suspended()
+    suspended, digest = await store.suspended(), done.digest
+    was_suspended = digest in suspended and (done.known or suspended[digest] != REVOKED)
+    if done.replaced in suspended:  # as it stays in processes that have not read the folder yet
+        await forget(store, done.replaced)
     enrolled, _ = known(base)
     async with destinations(base, store) as found:
         rows = await Reconciler(store, found, lambda: enrolled).run([digest], enrolling=True)

@@ -29,8 +29,9 @@ def ask_if_there(base: Base, question: Callable[[Store], Awaitable[Any]], otherw
 
     `empty` is said of an embedded store that nobody has started yet.
     """
-    embedded = base.settings.store.embedded
-    if embedded is not None and not (base.file.parent / embedded).exists():
+    from gateway.storage import never_started  # noqa: PLC0415 (as above)
+
+    if never_started(base):
         if empty:
             click.echo(empty, err=True)
         return None  # nothing has ever been stored

@@ -90,7 +90,10 @@ async def _waiting(store: Store, configuration: Configuration) -> list[Finding]:
     ]
     for name in configuration.sources:
         found += [one for each in look if (one := await each(name)) is not None]
+    enrolled = {one.subscription.digest for one in configuration.enrolled}
     for digest, reason in (await store.suspended()).items():
+        if digest not in enrolled:
+            continue  # revoked
         fix = "mend the cause, then enroll the subscription again"
         found.append(Finding("suspended", "warn", f"{digest}: {reason}", fix))
     for installation, until in (await store.parked()).items():

@@ -23,7 +23,7 @@ Keys (the prefix of a source is `gw:{source}:`, so that everything of a source s
 | `gw:metrics:<group>`, `...:<worker>` | set, string | metrics pages of one machine's processes | 1 minute |
 | `gw:park` | hash | parked installations | TTL: the latest end |
 | `gw:sources` | set | sources | 30 days |
-| `gw:suspended` | hash | suspended subscriptions | one field a subscription |
+| `gw:suspended` | hash | suspended and revoked subscriptions | one field an enrolled one; revoked ones 30 days, longer while enrolled |
 | `gw:audit` | stream | operators' actions | about 100,000 entries |
 | `gw:modes` | hash | modes other than `auto`, as last seen | one field a subscription |
 | `gw:fact:<name>` | string | remembered facts | TTL of the caller |
@@ -36,6 +36,7 @@ from gateway.store.facade import Store
 from gateway.store.flow import BUCKET_S, BUCKETS, Flow
 from gateway.store.ids import uuid7
 from gateway.store.lanes import Lane
+from gateway.store.state import REVOKED
 from gateway.store.trail import Ask, Notice
 from gateway.store.types import (
     Admit,
@@ -53,6 +54,7 @@ from gateway.store.types import (
 __all__ = [
     "BUCKETS",
     "BUCKET_S",
+    "REVOKED",
     "Admit",
     "AdmitItem",
     "Admitted",

@@ -270,3 +270,37 @@ async def test_what_we_caused_ourselves_starts_nothing_and_every_place_says_so(t
                 assert words in html.unescape(await response.text())
         async with stage.session.get(f"{stage.github}/_double/dispatches") as response:
             assert (await response.json())["dispatches"] == []
+
+
+async def test_a_revocation_ends_what_was_suspended_before_the_receiver_has_read_its_folder() -> None:
+    async with Stage() as stage:
+        operator = Operator(stage)
+        document = json.loads((EXAMPLES / "linear-issue-created.json").read_bytes())
+
+        async def opt_in(text: str | None) -> None:
+            change = {"repo": document["repository"], "path": ".github/workflows/aw.json", "text": text}
+            async with stage.session.post(f"{stage.github}/_double/contents", json=change) as response:
+                assert response.status == 204
+
+        for suspend in (True, False):
+            if suspend:
+                failing = {"repo": document["repository"], "on": "dispatch", "answers": [{"status": 500}] * 9}
+                async with stage.session.post(f"{stage.github}/_double/script", json=failing) as response:
+                    assert response.status == 204
+                assert await outcome(stage, "linear-acme") == "forwarded"
+                await opt_in(None)
+                assert (await operator.run("reconcile", document["digest"]))[0] == 1
+                await opt_in('{"gateway-dispatch": true}')
+            seen = len(lines(stage))
+            code, _, err = await operator.run("revoke", document["digest"])
+            assert code == 0, err
+            ends = time.monotonic() + 3
+            while time.monotonic() < ends and not any(line["event"] == "reloaded" for line in lines(stage)[seen:]):
+                assert await outcome(stage, "linear-acme") == "ignored"
+            if suspend:  # what waited does not wait for ever
+                await until_logged(stage, event="dispatch-dead", after=seen, reason="revoked")
+            enroll = ("enroll", str(EXAMPLES / "linear-issue-created.json"), "--source", "linear-acme")
+            code, _, err = await operator.run(*enroll, "--installation", "5001")
+            assert code == 0, err
+            await asyncio.sleep(5)
+            assert await outcome(stage, "linear-acme") == "forwarded"

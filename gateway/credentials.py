@@ -25,6 +25,7 @@ JWT_BACKDATE_S = 60
 JWT_LIFE_S = 480
 JWT_REUSE_S = 240
 TOKEN_MARGIN_S = 300.0
+TOKEN_YOUNG_S = 10.0  # a 404 to a token that is older is read once more with a new one
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 
@@ -33,10 +34,11 @@ Permission = Literal["contents:write", "contents:read", "metadata:read"]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An installation token and when it ends."""
+    """An installation token, when it was asked for and when it ends. What it reaches is what it did when it was made."""
 
     value: str = field(repr=False)
     expires_at: float
+    asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,12 @@ def load_key(pem: bytes) -> RSAPrivateKey:
     raise ConfigError([Problem("configuration", "github.private_key", problem, fix)])
 
 
-def read_token(reply: Reply) -> Token | None:
+def read_token(reply: Reply, asked_at: float) -> Token | None:
     """Return the token that an answer grants, None where it is malformed."""
     match decoded(reply):
         case {"token": str(value), "expires_at": str(text)} if _TOKEN.fullmatch(value):
             expires_at = _instant(text)
-            return None if expires_at is None else Token(value, expires_at)
+            return None if expires_at is None else Token(value, expires_at, asked_at)
     return None
 
 

@@ -35,7 +35,7 @@ from gateway.answers import (
     stated_wait_s,
     unstated_wait_s,
 )
-from gateway.credentials import TOKEN_MARGIN_S, Proof, Scope, Token, read_token
+from gateway.credentials import TOKEN_MARGIN_S, TOKEN_YOUNG_S, Proof, Scope, Token, read_token
 
 # https://docs.github.com/en/rest/about-the-rest-api/api-versions
 API_VERSION = "2022-11-28"
@@ -58,7 +58,8 @@ def open_session(connections: int = 100) -> aiohttp.ClientSession:
 class GitHubApp:
     """One GitHub App at one API address.
 
-    Safe for concurrent use in one event loop. It does not retry, but for one new token where GitHub refuses a cached one.
+    Safe for concurrent use in one event loop. It does not retry, but for one new token where GitHub refuses a cached one
+    or knows nothing there.
     """
 
     def __init__(
@@ -227,15 +228,21 @@ class GitHubApp:
         accept: str = "application/vnd.github+json",
         limit: int = ANSWER_BYTES,
     ) -> Reply | Answer:
-        """Call with a cached token; where GitHub refuses it, once more with a new one."""
-        for _ in range(2):
+        """Call with a cached token; where GitHub refuses it, or knows nothing there, once more with a new one.
+
+        A token reaches the repositories that the installation had when it was made, so a 404 may mean one added since. One
+        that is gone costs a token in `TOKEN_YOUNG_S` at most, however often it is asked for.
+        """
+        for again in (False, True):
             token = await self._token(scope)
             if isinstance(token, Answer):
                 return token
             reply = await self._call(method, where, f"Bearer {token.value}", body, accept=accept, limit=limit)
             if not isinstance(reply, Answer) and (rate := rate_of(reply.headers)) is not None:
                 self.rates[scope.installation] = rate
-            if isinstance(reply, Answer) or reply.status != 401:
+            if isinstance(reply, Answer) or reply.status not in (401, 404):
+                return reply
+            if reply.status == 404 and (again or 0 <= self._clock() - token.asked_at < TOKEN_YOUNG_S):
                 return reply
             # Only the token that was refused: a concurrent call may have brought a new one already.
             if self._tokens.get(scope) is token:
@@ -266,12 +273,13 @@ class GitHubApp:
 
     async def _mint(self, scope: Scope) -> Token | Answer:
         """Ask GitHub for a token; its failures are the `Answer` of the call that wanted it."""
+        asked_at = self._clock()
         reply = await self._as_app("POST", f"/app/installations/{scope.installation}/access_tokens", scope.body())
         if isinstance(reply, Answer):
             return reply
         if reply.status != 201:
             return self._token_refused(scope.installation, reply)
-        token = read_token(reply)
+        token = read_token(reply, asked_at)
         if token is None:
             return Answer("retry", reply.status, "token-malformed")
         now = self._clock()

@@ -37,6 +37,7 @@ class Row:
     digest: str
     source: str
     repository: str
+    installation: int
     state: State
     reason: str | None
     agrees: bool | None
@@ -255,7 +256,9 @@ def _workflow(one: Enrolled) -> tuple[str, str]:
 def _row(one: Enrolled, reason: str | None, agrees: bool | None) -> Row:
     subscription = one.subscription
     shown = reason if reason is not None or agrees is not None or not one.attested else "attested"
-    return Row(subscription.digest, one.source, subscription.repository, state_of(reason), shown, agrees)
+    return Row(
+        subscription.digest, one.source, subscription.repository, one.installation, state_of(reason), shown, agrees
+    )
 
 
 def _fact(digest: str) -> str:

@@ -106,7 +106,7 @@ SETTLED: dict[str, str] = {
     "forbidden": "GitHub refuses the App here: it needs contents: write.",
     "unprocessable": "GitHub refused the dispatch as malformed.",
     "repository-moved": "The repository was renamed (upper and lower case count) or moved; a redirect is never followed.",
-    "repository-gone": "The repository is gone.",
+    "repository-gone": "The repository is gone, or the App is not installed on it.",
     "repository-inaccessible": "The installation does not include this repository.",
     "installation-gone": "The App is no longer installed there.",
     "rate-limited": "GitHub's rate limit; the installation waits.",
@@ -148,6 +148,7 @@ RUNS: dict[str, str] = {
     "github-timeout": "GitHub did not answer in time. The run asks again; run the job again where it has ended.",
 }
 AWAY = {"store": "The store was away. The run asks again; run the job again where it has ended."}
+OF_INSTALLATIONS = frozenset({"repository-gone", "repository-inaccessible", "installation-gone"})
 
 HEALTH: dict[str, str] = {
     "flowing": "Authentic deliveries arrive.",
@@ -187,6 +188,12 @@ def again(outcome: str, reason: str | None) -> str:
     return (
         "Its body is not kept, so it cannot be replayed from here: have the provider send it again." if wanted else ""
     )
+
+
+def settled(reason: str | None, installation: int | None) -> str:
+    """Say what a reason of a dispatch or of a subscription means, with the installation where that is what to look at."""
+    text = SETTLED.get(reason or "", "")
+    return f"{text[:-1]} (installation {installation})." if reason in OF_INSTALLATIONS and installation else text
 
 
 def about_test(test: str | None) -> str:

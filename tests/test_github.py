@@ -252,6 +252,52 @@ async def test_a_refused_token_is_minted_once_more(app: GitHubApp, double: Runni
     assert double.double.calls["token"] == 2
 
 
+async def test_a_repository_that_joins_the_installation_is_found_with_an_older_token_at_hand(
+    app: GitHubApp, double: Running, clock: Clock
+) -> None:
+    await app.repository(11, "acme/web")
+    await post(double, "/_double/installation", id=11, repositories=["acme/web", "acme/new"])
+    clock.ahead = 30
+    assert (await app.repository(11, "acme/new")).full_name == "acme/new"
+    assert double.double.calls["token"] == 2
+
+
+async def test_what_is_not_there_is_read_once_more_with_a_new_token(
+    app: GitHubApp, double: Running, clock: Clock
+) -> None:
+    double.double.add_repository("acme/web").contents[("x", None)] = b"text"
+    await app.contents(11, "acme/web", "x", "main")
+    await app.dispatch(11, "acme/web", BODY)
+    clock.ahead = 30
+    double.double.script("acme/web", {"status": 404}, on="contents")
+    assert await app.contents(11, "acme/web", "x", "main") == b"text"
+    double.double.script("acme/web", {"status": 404}, on="dispatch")
+    assert await app.dispatch(11, "acme/web", BODY) == Answer("done", 204, "done")
+    assert double.double.calls["token"] == 4
+    double.double.script("acme/web", {"status": 404}, {"status": 404}, on="dispatch")
+    clock.ahead = 60
+    assert await app.dispatch(11, "acme/web", BODY) == Answer("dead", 404, "not-found")
+
+
+async def test_a_404_is_not_believed_where_no_new_token_can_be_had(
+    app: GitHubApp, double: Running, clock: Clock
+) -> None:
+    await app.dispatch(11, "acme/web", BODY)
+    clock.ahead = 30
+    double.double.script("acme/web", {"status": 404})
+    double.double.script("acme/web", {"status": 500}, on="token")
+    assert (await app.dispatch(11, "acme/web", BODY)).kind == "retry"
+
+
+async def test_what_is_gone_costs_few_tokens(app: GitHubApp, double: Running, clock: Clock) -> None:
+    for second in range(60):
+        clock.ahead = second
+        with pytest.raises(GitHubRefusal, match="not-found"):
+            await app.repository(11, f"acme/gone-{second % 3}")
+    assert double.double.calls["token"] <= 7
+    assert double.double.calls["repository"] <= 67
+
+
 async def test_a_token_refused_twice_is_tried_later(app: GitHubApp, double: Running) -> None:
     double.double.script("acme/web", {"status": 401}, {"status": 401})
     answer = await app.dispatch(11, "acme/web", BODY)

@@ -15,6 +15,7 @@ from gateway.errors import Rejection
 from gateway.reconcile import Reconciler, Row, forget
 from gateway.subscriptions import Enrolled, load_subscription, seal
 from gateway.suspension import state_of
+from gateway.words import settled
 from tests.destination_house import House, enrolled_with, house
 from tests.valkey import PrivateValkey
 
@@ -115,6 +116,25 @@ async def test_what_says_nothing_of_the_repository_changes_nothing(
     row = await one_row(home)
     assert (row.state, row.agrees) == ("active", None)
     assert await home.store.suspended() == {}
+
+
+async def test_a_repository_that_joined_the_installation_since_is_not_gone(home: House) -> None:
+    await home.reconciler.run()
+    joined = enrolled_with(OLD, {"repository": "acme/joined", "repository_id": 7})
+    home.enrolled[joined.subscription.digest] = joined
+    home.app._clock = lambda: time.time() + 60
+    repo = home.github.double.add_repository("acme/joined", 7)
+    repo.contents[(joined.subscription.workflow, None)] = OLD.encode()
+    row = next(one for one in await home.reconciler.run() if one.repository == "acme/joined")
+    assert (row.reason, settled(row.reason, row.installation)) == (
+        "repository-gone",
+        "The repository is gone, or the App is not installed on it (installation 11).",
+    )
+    home.github.double.world.installations[11].repositories.add("acme/joined")
+    home.app._clock = lambda: time.time() + 120
+    assert await home.destinations.branch(joined) == "main"  # a run that asks for admission
+    rows = await home.reconciler.run([joined.subscription.digest], enrolling=True)
+    assert [one.state for one in rows] == ["active"]
 
 
 async def test_github_away_or_without_permission_changes_nothing(home: House) -> None:

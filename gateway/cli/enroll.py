@@ -27,7 +27,7 @@ from gateway.settings import MODES
 from gateway.store import REVOKED, Store
 from gateway.subscriptions import Enrolled, Subscription, load_subscription
 from gateway.suspension import PENDING
-from gateway.words import SETTLED
+from gateway.words import settled
 
 CHECK_S = 5.0  # how long a spelling check may hold up an enrollment that needs nothing of GitHub
 CHECKED = 20
@@ -132,7 +132,7 @@ def _enroll(base: Base, file: Path, source: str, installation: int, given: Mappi
         refuse(str(refused))
     except GitHubRefusal as refused:
         context = f"{refused.reason}, asked for installation {installation} and {subscription.repository}"
-        refuse(f"{SETTLED.get(refused.reason, 'GitHub said no.')} ({context})")
+        refuse(f"{settled(refused.reason, None) or 'GitHub said no.'} ({context})")
     never = unreachable(Enrolled(subscription, source, installation), base.sources[source])
     if never is not None:
         click.echo(f"warning: {never}", err=True)
@@ -172,7 +172,7 @@ def _tell_row(row: Row, digest: str, *, waits: bool) -> None:
             )
         else:
             click.echo(
-                f"note: {row.digest} concerns the same workflow: {row.state} ({row.reason}). {SETTLED.get(row.reason or '', '')}".rstrip(),
+                f"note: {row.digest} concerns the same workflow: {row.state} ({row.reason}). {settled(row.reason, row.installation)}".rstrip(),
                 err=True,
             )
     elif row.reason == PENDING:
@@ -181,7 +181,7 @@ def _tell_row(row: Row, digest: str, *, waits: bool) -> None:
         )
     elif row.state != "active":
         click.echo(
-            f"warning: it is {row.state}: {row.reason}. {SETTLED.get(row.reason or '', '')} Mend that, then enroll it again",
+            f"warning: it is {row.state}: {row.reason}. {settled(row.reason, row.installation)} Mend that, then enroll it again",
             err=True,
         )
     elif row.agrees is None and row.reason != "attested":

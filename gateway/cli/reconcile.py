@@ -15,6 +15,7 @@ from gateway.configuration import Configuration, load_configuration
 from gateway.errors import ConfigError, Problem
 from gateway.reconcile import Reconciler, Row
 from gateway.storage import open_store
+from gateway.words import settled
 
 
 @click.command(epilog="Example: gateway reconcile --config /etc/gateway/gateway.toml --json")
@@ -64,5 +65,6 @@ def exit_code(rows: list[Row]) -> int:
 
 def _line(row: Row) -> str:
     why = f" ({row.reason})" if row.reason else ""
+    why += f": {settled(row.reason, row.installation)}" if row.state == "suspended" else ""
     unread = ", not read: GitHub did not answer, or the App may not read contents" if row.agrees is None else ""
     return f"{row.digest[:19]}  {row.repository}  {row.source}: {row.state}{why}{'' if row.reason == 'attested' else unread}"

@@ -1,6 +1,6 @@
 """`Reconciler`: what a repository's default branch says decides which of its enrolled subscriptions are active.
 
-1. Nothing is ever widened here: a suspension is lifted by enrolling again, and by nothing else but rule 3.
+1. Nothing is ever widened here: a suspension is lifted by enrolling again what agrees, and by nothing else but rule 3.
 2. Opt-in taken back, workflow changed or gone, repository moved, gone or replaced: suspended, with that reason.
 3. Rollover: a digest that was enrolled before its workflow was merged waits as `workflow-pending`. When the default branch
    has its hash it becomes active, and in the same look the digest that it follows becomes `workflow-superseded`.
@@ -66,7 +66,7 @@ class Reconciler:
         """Look at all enrolled subscriptions, or at those of `digests` and what shares their workflow; return their rows.
 
         `enrolling` says that an operator has just enrolled `digests` (again): their suspensions are lifted where the default
-        branch agrees, and where it has another workflow they wait for theirs.
+        branch agrees. Where it has another workflow, what is new waits for its own, and what is suspended stays so.
         """
         wanted = None if digests is None else frozenset(digests)
         rows: list[Row] = []
@@ -171,14 +171,19 @@ class Reconciler:
         return _row(one, after, None if agrees is None else agrees == "")
 
     async def _behind(self, digest: str, agrees: str, before: str | None, current: bool, anew: bool) -> str:
-        """Return why a digest, whose workflow is not the one at the default branch, is not active."""
-        if anew:
-            return PENDING
-        if before is not None or not current:
-            return before or agrees
-        # Another digest is current. One that never was has its workflow still before it.
+        """Return why a digest, whose workflow is not the one at the default branch, is not active.
+
+        What is enrolled `anew` may wait for its workflow, but not where it was active with it: a revert of what was changed
+        since would be taken for that merge.
+        """
+        if before in (PENDING, SUPERSEDED, REVOKED):
+            return PENDING if anew else before
+        if before is not None:
+            return agrees if anew else before
         was_current = await self._store.recall(_fact(digest)) is not None
-        return SUPERSEDED if was_current else PENDING
+        if current:  # another digest is; one that never was has its workflow still before it
+            return SUPERSEDED if was_current else PENDING
+        return PENDING if anew and not was_current else agrees
 
     async def _write(self, one: Enrolled, before: str | None, after: str | None) -> None:
         if before == after:

@@ -73,6 +73,40 @@ async def test_a_changed_or_missing_workflow_suspends(home: House) -> None:
     assert (await one_row(home)).reason == "workflow-missing"
 
 
+@pytest.mark.parametrize("looked", [True, False])
+@pytest.mark.parametrize("text", ["on: push\n", None])
+async def test_enrolling_again_what_still_has_another_workflow_leaves_it_suspended(
+    home: House, looked: bool, text: str | None
+) -> None:
+    """Were it pending, a revert would make it active with nobody deciding that."""
+    await home.reconciler.run()
+    home.file(text)
+    if looked:
+        await home.reconciler.run()
+    row = await one_row(home, digests=[home.digest], enrolling=True)
+    assert (row.state, row.reason) == ("suspended", "workflow-missing" if text is None else "workflow-hash")
+    home.file(OLD)
+    assert (await one_row(home)).state == "suspended"
+    assert (await one_row(home, digests=[home.digest], enrolling=True)).state == "active"
+
+
+@pytest.mark.parametrize("before", ["opt-in-revoked", "repository-gone", "repository-moved", "workflow-missing"])
+async def test_enrolling_again_names_what_does_not_agree_now(home: House, before: str) -> None:
+    await home.store.suspend(home.digest, before)
+    home.file("on: push\n")
+    row = await one_row(home, digests=[home.digest], enrolling=True)
+    assert (row.state, row.reason) == ("suspended", "workflow-hash")
+
+
+async def test_a_superseded_workflow_that_is_enrolled_again_waits_for_its_revert(home: House) -> None:
+    await home.reconciler.run()
+    await rolled(home)
+    await home.reconciler.run()
+    assert (await home.store.suspended())[home.digest] == "workflow-superseded"
+    await home.reconciler.run([home.digest], enrolling=True)
+    assert (await home.store.suspended())[home.digest] == "workflow-pending"
+
+
 async def test_a_repository_that_moved_went_or_was_replaced_suspends(home: House) -> None:
     double, name = home.github.double, home.one.subscription.repository
     double.add_repository(name).id = 5

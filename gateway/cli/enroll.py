@@ -22,7 +22,7 @@ from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.reach import unreachable
-from gateway.reconcile import Reconciler, Row, forget
+from gateway.reconcile import CHANGED, Reconciler, Row, forget
 from gateway.settings import MODES
 from gateway.store import REVOKED, Store
 from gateway.subscriptions import Enrolled, Subscription, load_subscription
@@ -31,6 +31,10 @@ from gateway.words import settled
 
 CHECK_S = 5.0  # how long a spelling check may hold up an enrollment that needs nothing of GitHub
 CHECKED = 20
+STILL = (
+    "The default branch has still another workflow than the one enrolled. Revert it there and enroll it again, or compile "
+    "and enroll what it has"
+)
 
 
 @click.command(
@@ -67,7 +71,7 @@ def enroll(
     Opt-in and workflow are compared with the default branch: one whose workflow is not merged yet waits for it. Running
     processes notice within 5 seconds. Doing it again changes nothing, keeps options that are not given anew,
     and resumes a suspended subscription. With --interactive nothing has to be given: a walk asks for the workflow or the
-    document and the rest, on a terminal. Exit 1: refused; 2: usage or configuration; 3: GitHub was needed and is away.
+    document and the rest, on a terminal. Exit 1: refused, or enrolled and suspended; 2: usage or configuration; 3: GitHub was needed and is away.
     """
     log.configure(logging.ERROR)  # what the comparison warns of is told below
     if interactive:
@@ -144,7 +148,10 @@ def _enroll(base: Base, file: Path, source: str, installation: int, given: Mappi
     waits = any(row.digest == done.digest and row.reason == PENDING for row in rows)
     for row in rows:
         _tell_row(row, done.digest, waits=waits)
-    _tell(done, source, resumed=bool(resumed), as_json=as_json)
+    own = next((row for row in rows if row.digest == done.digest), None)
+    _tell(done, source, own, resumed=bool(resumed), as_json=as_json)
+    if own is not None and own.state == "suspended":
+        raise SystemExit(1)
 
 
 async def _reconcile(base: Base, store: Store, done: enrolling.Done) -> tuple[list[Row], bool]:
@@ -180,10 +187,12 @@ def _tell_row(row: Row, digest: str, *, waits: bool) -> None:
             "note: it waits until the default branch has its workflow and opt-in; see: gateway reconcile", err=True
         )
     elif row.state != "active":
-        click.echo(
-            f"warning: it is {row.state}: {row.reason}. {settled(row.reason, row.installation)} Mend that, then enroll it again",
-            err=True,
+        why = (
+            STILL
+            if row.reason == CHANGED
+            else f"{settled(row.reason, row.installation)} Mend that, then enroll it again"
         )
+        click.echo(f"warning: it is {row.state}: {row.reason}. {why}", err=True)
     elif row.agrees is None and row.reason != "attested":
         click.echo("warning: the default branch could not be read, so nothing was compared", err=True)
 
@@ -194,12 +203,20 @@ def refuse(why: str) -> None:
     raise SystemExit(1)
 
 
-def _tell(done: enrolling.Done, source: str, *, resumed: bool, as_json: bool) -> None:
+def _tell(done: enrolling.Done, source: str, row: Row | None, *, resumed: bool, as_json: bool) -> None:
     if done.replaced is not None:
         click.echo(f"note: it takes the place of {done.replaced}", err=True)
     if as_json:
-        row = {"digest": done.digest, "source": source, "document": str(done.document), "entry": str(done.entry)}
-        click.echo(json.dumps({"enrollments": [row | {"replaced": done.replaced, "resumed": resumed}]}))
+        told: dict[str, Any] = {
+            "digest": done.digest,
+            "source": source,
+            "document": str(done.document),
+            "entry": str(done.entry),
+        }
+        told |= {"state": row.state if row else None, "reason": row.reason if row else None}  # None: nobody compared it
+        click.echo(json.dumps({"enrollments": [told | {"replaced": done.replaced, "resumed": resumed}]}))
+    elif row is not None and row.state == "suspended":
+        click.echo(f"suspended {done.digest} from {source}: {done.document}, {done.entry}")
     else:
         word = "resumed" if resumed else "changed" if done.changed else "enrolled already" if done.known else "enrolled"
         click.echo(f"{word} {done.digest} from {source}: {done.document}, {done.entry}")

@@ -321,7 +321,9 @@ def _show(base: Base, config: Path, made: Made, source: str, place: Place, given
     ]
     for row in same:
         if row.digest == one.digest:
-            click.echo("  It is enrolled already: the entry gets these values, and a suspension ends.")
+            click.echo(
+                "  It is enrolled already: the entry gets these values; a suspension ends where the default branch agrees."
+            )
         elif row.connector == one.connector:
             click.echo(f"  Of the same workflow is enrolled: {row.digest}")
     click.echo("The same without questions:")

@@ -227,3 +227,19 @@ def test_a_suspended_digest_that_another_takes_the_place_of_stays_out_and_is_for
     assert suspended(valkey) == {DIGEST: "revoked"}
     stored(valkey, lambda store: store.forget_revoked(time.time() + 1))
     assert suspended(valkey) == {}
+
+
+def test_enrolling_what_still_has_another_workflow_says_so_and_ends_with_1(house: Desk, github: str) -> None:
+    assert house.enroll().exit_code == 0
+    put(github, DOCUMENT["workflow"], "on: push\n")
+    assert house.run("reconcile").exit_code == 1
+    result = house.enroll()
+    assert result.exit_code == 1
+    assert "still another workflow than the one enrolled" in result.stderr
+    assert result.stdout.startswith("suspended ")
+    result = house.enroll(LINEAR, "linear-acme", "--json")
+    (told,) = json.loads(result.stdout)["enrollments"]
+    assert (result.exit_code, told["state"], told["reason"]) == (1, "suspended", "workflow-hash")
+    put(github, AW, None)
+    result = house.enroll()
+    assert (result.exit_code, "opt-in-revoked" in result.stderr) == (1, True)

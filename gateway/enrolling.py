@@ -12,6 +12,7 @@ Whatever instant a command is ended at, each entry that a reader finds has its d
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import tempfile
 import tomllib
@@ -46,6 +47,7 @@ class Done:
     replaced: str | None
     known: bool  # the digest was enrolled from this source already
     changed: bool  # its entry says something else now
+    beside: Path | None = None  # another document that has the name which was asked for
 
 
 def check(
@@ -153,7 +155,9 @@ def _write(
         _without_entries(file, {subscription.digest, replaced})
     aside.unlink(missing_ok=True)
     changed = any(one.enrollment != wanted for one in present)
-    return Done(subscription.digest, target, where, replaced, bool(present), changed)
+    own = base.folder / f"{stem}.json"
+    beside = None if present or target == own or not own.exists() else own
+    return Done(subscription.digest, target, where, replaced, bool(present), changed, beside)
 
 
 @contextlib.contextmanager
@@ -168,38 +172,38 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _target(base: Base, listed: Sequence[Entry], stem: str, subscription: Subscription) -> tuple[Path, str | None]:
-    """Choose the document's file: where its digest stands already, else its own name, which may hold an older one of its kind.
+    """Choose the document's file, and say which digest it takes the place of there.
 
-    Returns the digest that it takes the place of too. Among `listed` is an entry that was left without its document.
+    Where its digest stands already; else where an older one of its kind and workflow does; else the first of its names that
+    is free. Among `listed` is an entry that was left without its document.
     """
     found = [one for one in documents(base) if not one.file.name.endswith(ASIDE)]
     for one in found:
         if one.subscription is not None and one.subscription.digest == subscription.digest:
             return one.file, _stale_entry(listed, one.file, found)
-    # its own name, or beside a document of another workflow hash (a rollover: the old one goes on until the merge)
-    target = base.folder / f"{stem}.json"
-    before = _held(found, target)
-    if before is not None and _kind(before) == _kind(subscription):
-        if before.workflow_hash == subscription.workflow_hash:
-            return target, before.digest
-        target = base.folder / f"{stem}-{subscription.workflow_hash[7:15]}.json"
-        before = _held(found, target)
-    if before is None:
-        return target, _stale_entry(listed, target, found)
-    if (_kind(before), before.workflow_hash) == (_kind(subscription), subscription.workflow_hash):
-        return target, before.digest
+    held = {one.file: one.subscription for one in found if one.subscription is not None}
+    names = [base.folder / f"{name}.json" for name in _names(stem, subscription)]
+    for target in names:
+        if target in held and _kind(held[target]) == _kind(subscription):
+            return target, held[target].digest
+    # what does not load and says that it is another repository's is no document that was changed in place
+    others = {one.file for one in found if one.repository not in (None, subscription.repository)}
+    for target in names:
+        if target not in held and target not in others:
+            return target, _stale_entry(listed, target, found)
     raise Refused(
-        f"{target} is the document of {before.connector} for {before.workflow} of {before.repository}; "
-        "give this one another file name"
+        f"{', '.join(one.name for one in names)} in {base.folder} are other documents; give this one another file name"
     )
 
 
-def _held(found: Sequence[Document], file: Path) -> Subscription | None:
-    return next((one.subscription for one in found if one.file == file), None)
+def _names(stem: str, one: Subscription) -> tuple[str, str, str]:
+    """Its own name; with its workflow's hash, beside what it follows in a rollover or beside another's; with all of its kind."""
+    kind = hashlib.sha256("\n".join(_kind(one)).encode()).hexdigest()
+    return stem, f"{stem}-{one.workflow_hash[7:15]}", f"{stem}-{kind[:8]}"
 
 
-def _kind(one: Subscription) -> tuple[str, str, str]:
-    return one.repository, one.workflow, one.connector
+def _kind(one: Subscription) -> tuple[str, ...]:
+    return one.repository, one.workflow, one.connector, one.workflow_hash
 
 
 def _stale_entry(listed: Sequence[Entry], target: Path, found: Sequence[Document]) -> str | None:

@@ -197,8 +197,20 @@ def test_of_two_sources_that_enroll_one_digest_at_once_one_is_refused(base: Base
 def test_documents_of_one_name_that_are_enrolled_at_once_do_not_overwrite_each_other(base: Base) -> None:
     names = [f"acme/app{n}" for n in range(4)]
     made = [changed(repository=name, event_type=event_type_for(name, DOCUMENT["workflow"])) for name in names]
-    assert at_once([enrolls(base, data) for data in made]) == [0, 1, 1, 1]
-    assert len(active(base)) == 1
+    assert at_once([enrolls(base, data) for data in made]) == [0] * 4
+    assert active(base) == set(map(digest, made))
+    assert at_once([enrolls(base, data) for data in made]) == [0] * 4
+    assert active(base) == set(map(digest, made))
+
+
+def test_a_document_of_another_repository_that_was_changed_by_hand_keeps_its_name_and_entry(base: Base) -> None:
+    enroll(base)
+    broken = (base.folder / f"{STEM}.json").read_bytes().replace(b"issue-created", b"issue-closed")
+    (base.folder / f"{STEM}.json").write_bytes(broken)
+    other = changed(repository="acme/other", event_type=event_type_for("acme/other", DOCUMENT["workflow"]))
+    enroll(base, other)
+    assert (base.folder / f"{STEM}.json").read_bytes() == broken
+    assert {one.enrollment.subscription for one in entries(base)} == {digest(OLD), digest(other)}
 
 
 def test_entries_that_share_a_file_are_all_kept(base: Base) -> None:

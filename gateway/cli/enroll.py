@@ -206,6 +206,8 @@ def refuse(why: str) -> None:
 def _tell(done: enrolling.Done, source: str, row: Row | None, *, resumed: bool, as_json: bool) -> None:
     if done.replaced is not None:
         click.echo(f"note: it takes the place of {done.replaced}", err=True)
+    if done.beside is not None:
+        click.echo(f"note: {done.beside} is another document, so this one is {done.document}", err=True)
     if as_json:
         told: dict[str, Any] = {
             "digest": done.digest,

@@ -10,15 +10,17 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+from gateway import enrolling
 from gateway.audit import KEPT
 from gateway.cli import main
 from gateway.cli.subscriptions import lines
 from gateway.compile import encode
 from gateway.configuration import load_configuration
 from gateway.enrollments import Row
-from gateway.subscriptions import event_type_for, seal
+from gateway.subscriptions import event_type_for, load_subscription, seal
 from tests.cli.desk import DIGEST, EXAMPLES, LINEAR, Desk
 
+DOCUMENT = json.loads(LINEAR.read_bytes())
 GITHUB = EXAMPLES / "github-issue-opened.json"
 
 
@@ -133,8 +135,25 @@ def test_another_grant_of_a_rolled_over_workflow_takes_the_place_of_the_one_befo
     assert {one.subscription.digest for one in load_configuration(desk.config).enrolled} == {DIGEST, made[1]}
     (desk.folder / "third").mkdir()
     other = desk.folder / "third" / LINEAR.name
-    shutil.copy(desk.document(workflow_hash=new, repository="acme/other", event_type=None), other)
-    assert desk.enroll(other).exit_code == 1
+    shutil.copy(desk.document(workflow_hash=new, repository="acme/other", event_type=_event_type("acme/other")), other)
+    result = desk.enroll(other)  # its name is another's, and with the workflow's hash it is another's too
+    assert result.exit_code == 0, result.output
+    assert len(desk.rows()) == 3
+    third = Path(result.stdout.split(": ")[1].split(", ")[0])
+    assert f"so this one is {third}" in result.stderr
+    shutil.copy(
+        desk.document(
+            workflow_hash=new,
+            repository="acme/other",
+            event_type=_event_type("acme/other"),
+            grants=DOCUMENT["grants"] | {"teams": ["t9"]},
+        ),
+        other,
+    )
+    result = desk.enroll(other)
+    assert result.exit_code == 0, result.output
+    assert "takes the place of" in result.stderr
+    assert {row["digest"] for row in desk.rows()} == {DIGEST, made[1], json.loads(third.read_bytes())["digest"]}
 
 
 def test_a_reason_is_listed_in_words() -> None:
@@ -159,11 +178,40 @@ def test_an_unknown_installation_is_told_in_words(desk: Desk, github: str) -> No
     assert "The App is no longer installed there. (installation-gone, asked for installation 7" in result.output
 
 
-def test_another_subscription_under_the_same_name_is_refused(desk: Desk) -> None:
+def test_another_subscription_under_the_same_name_gets_one_of_its_own(desk: Desk) -> None:
     assert desk.enroll().exit_code == 0
     (desk.folder / "sub").mkdir()
     other = desk.folder / "sub" / LINEAR.name
     shutil.copy(GITHUB, other)
+    taken = desk.enrolled / f"{LINEAR.stem}-{json.loads(GITHUB.read_bytes())['workflow_hash'][7:15]}.json"
+    for _ in range(2):  # again: the same
+        result = desk.enroll(other, "github-acme")
+        assert result.exit_code == 0, result.output
+        assert str(taken) in result.stdout
+        assert {row["digest"]: row["file"] for row in desk.rows()}[
+            json.loads(GITHUB.read_bytes())["digest"]
+        ] == taken.name
+    assert (desk.enrolled / LINEAR.name).read_bytes() == LINEAR.read_bytes()
+    assert len(desk.rows()) == 2
+
+
+def test_the_name_that_was_taken_is_said(desk: Desk) -> None:
+    assert desk.enroll().exit_code == 0
+    (desk.folder / "sub").mkdir()
+    other = desk.folder / "sub" / LINEAR.name
+    shutil.copy(GITHUB, other)
+    assert (
+        f"{desk.enrolled / LINEAR.name} is another document, so this one is" in desk.enroll(other, "github-acme").stderr
+    )
+
+
+def test_where_every_name_is_anothers_it_is_refused(desk: Desk) -> None:
+    assert desk.enroll().exit_code == 0
+    (desk.folder / "sub").mkdir()
+    other = desk.folder / "sub" / LINEAR.name
+    shutil.copy(GITHUB, other)
+    for name in enrolling._names(LINEAR.stem, load_subscription(GITHUB.read_bytes(), "x")):
+        shutil.copy(LINEAR, desk.enrolled / f"{name}.json")
     result = desk.enroll(other, "github-acme")
     assert result.exit_code == 1
     assert "another file name" in result.output

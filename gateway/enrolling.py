@@ -16,7 +16,7 @@ import hashlib
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -260,14 +260,14 @@ def _table(wanted: Enrollment, *, inline: bool) -> Any:
     return table
 
 
-def find(base: Base, digest: str) -> str:
-    """Return the whole digest for one that is given whole or by a beginning that is unique. Raises Refused."""
-    text = digest if digest.startswith("sha256:") else f"sha256:{digest}"
-    known = {entry.enrollment.subscription for entry in entries(base)}
-    matching = sorted(one for one in known if one.startswith(text))
-    if len(matching) != 1 or len(text) < len("sha256:") + 8:
+def find(enrolled: Iterable[str], digest: str) -> str:
+    """Return the whole digest of the enrolled one that is given whole or by a beginning. Raises Refused."""
+    matching = sorted({one for one in enrolled if one.startswith(digest)})
+    if not matching:
+        raise Refused(f"{digest} is not enrolled; see: gateway subscriptions")
+    if len(matching) > 1:
         raise Refused(
-            f"{digest} is {'not enrolled' if len(matching) != 1 else 'too short'}; see: gateway subscriptions"
+            f"{digest} is the beginning of {len(matching)} enrolled digests, write more: {', '.join(matching)}"
         )
     return matching[0]
 

@@ -60,7 +60,7 @@ COMMANDS: Final = {  # name: where it stands, and the first sentence of its help
     ),
     "revoke": (
         "revoke:revoke",
-        "Remove the enrollment of DIGEST (whole, or a unique beginning) and its document from the subscriptions folder.",
+        "Remove the enrollment of DIGEST (whole, or 4 and more hex digits that only it begins with) and its document from the subscriptions folder.",
     ),
     "serve": ("serve:serve", "Serve until SIGTERM or Ctrl-C, then drain and exit 0."),
     "subscriptions": (

@@ -14,7 +14,7 @@ import click
 
 from gateway import letters
 from gateway.cli import complete
-from gateway.cli.options import config_option, json_option
+from gateway.cli.options import Digest, config_option, json_option
 from gateway.cli.progress import waiting
 from gateway.configuration import Configuration, load_configuration
 from gateway.letters import Wanted, about
@@ -51,7 +51,9 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--until", type=Moment(), help="Given up before this: a time, or 90m, 12h, 3d ago."),
         click.option("--since", type=Moment(), help="Given up at or after this."),
-        click.option("--subscription", metavar="DIGEST", help="Of this subscription; the digest may be cut short."),
+        click.option(
+            "--subscription", type=Digest(), metavar="DIGEST", help="Of this subscription; 4 of its hex digits will do."
+        ),
         click.option("--reason", help="With this reason, as `gateway dead list` shows it."),
         click.option("--source", shell_complete=complete.sources, help="Of this source."),
     ):

@@ -1,7 +1,9 @@
 """Options that several commands share."""
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,6 +20,21 @@ config_option = click.option(
     help="The configuration file.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+
+
+class Digest(click.ParamType[str]):
+    """A subscription's digest, whole or a beginning of it."""
+
+    name = "digest"
+
+    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
+        """Return it with `sha256:` before it."""
+        text = str(value).removeprefix("sha256:")
+        if re.fullmatch("[0-9a-f]{4,64}", text) is None:
+            self.fail(
+                f"{value!r} is no beginning of a digest: write at least 4 of its hex digits, as gateway subscriptions shows it"
+            )
+        return f"sha256:{text}"
 
 
 STDIN = Path("-")

@@ -8,31 +8,31 @@ from pathlib import Path
 
 import click
 
-from gateway import audit, log
-from gateway.cli.options import config_option, json_option
+from gateway import audit, enrolling, log
+from gateway.cli.options import Digest, config_option, json_option
 from gateway.cli.progress import waiting
 from gateway.configuration import Configuration, load_configuration
-from gateway.errors import ConfigError, Problem
 from gateway.reconcile import Reconciler, Row
 from gateway.storage import open_store
 from gateway.words import settled
 
 
 @click.command(epilog="Example: gateway reconcile --config /etc/gateway/gateway.toml --json")
-@click.argument("digests", nargs=-1, metavar="[DIGEST]...")
+@click.argument("digests", nargs=-1, type=Digest(), metavar="[DIGEST]...")
 @config_option
 @json_option
 def reconcile(digests: tuple[str, ...], config: Path, *, as_json: bool) -> None:
     """Read each enrolled repository's opt-in and workflow at its default branch; suspend what does not agree.
 
-    Without DIGEST all enrolled subscriptions. A digest whose workflow is merged now takes over from the one before it.
+    Without DIGEST all enrolled subscriptions; of a DIGEST 4 and more hex digits that only it begins with will do. A digest whose workflow is merged now takes over from the one before it.
     Exit 1 where a subscription does not agree, 3 where GitHub or the store could not be asked.
     """
     configuration = load_configuration(config)
     known = {one.subscription.digest for one in configuration.enrolled}
-    if unknown := sorted(set(digests) - known):
-        fix = "see the digests with: gateway check, gateway subscriptions"
-        raise ConfigError([Problem(str(config), "enrollments", f"{digest} is not enrolled", fix) for digest in unknown])
+    try:
+        digests = tuple(enrolling.find(known, digest) for digest in digests)
+    except enrolling.Refused as refused:
+        raise click.BadParameter(str(refused), param_hint="DIGEST") from None
     with waiting("reading default branches", quiet=as_json):
         log.configure(logging.WARNING)  # here, so that a line is written above what shows the progress
         rows = asyncio.run(_run(configuration, digests))

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from gateway import audit, enrolling
-from gateway.cli.options import config_option, json_option
+from gateway.cli.options import Digest, config_option, json_option
 from gateway.configuration import load_base
 from gateway.enrollments import entries
 from gateway.reconcile import forget
@@ -22,12 +22,12 @@ from gateway.suspension import FRESH_S, KEPT_S
 UNTOLD = "the store did not answer: processes that run go on with it until they have read the folder, up to 5 seconds"
 
 
-@click.command(epilog="Example: gateway revoke sha256:0f3c... --config gateway.toml")
-@click.argument("digest")
+@click.command(epilog="Example: gateway revoke sha256:0f3c5b81 --config gateway.toml")
+@click.argument("digest", type=Digest())
 @config_option
 @json_option
 def revoke(digest: str, config: Path, *, as_json: bool) -> None:
-    """Remove the enrollment of DIGEST (whole, or a unique beginning) and its document from the subscriptions folder.
+    """Remove the enrollment of DIGEST (whole, or 4 and more hex digits that only it begins with) and its document from the subscriptions folder.
 
     When it returns, no process matches it or admits a run of it; what is queued for it becomes dead letters. Exit 1 where
     it is not enrolled.
@@ -46,7 +46,7 @@ def revoke(digest: str, config: Path, *, as_json: bool) -> None:
         told = audit.note_or_keep(base, "revoke", then=end, subscription=whole)
 
     try:
-        whole = enrolling.find(base, digest)
+        whole = enrolling.find((entry.enrollment.subscription for entry in entries(base)), digest)
         touched = enrolling.revoke(base, whole, first=first)
     except enrolling.Refused as refused:
         click.echo(f"refused: {refused}", err=True)

@@ -232,8 +232,7 @@ def test_an_altered_or_unenrolled_document_is_listed_as_mismatched(desk: Desk) -
 
 def test_revoke_removes_entry_and_document(desk: Desk) -> None:
     assert desk.enroll().exit_code == 0
-    assert desk.run("revoke", DIGEST[:12]).exit_code == 1  # too short to be sure
-    result = desk.run("revoke", DIGEST[:24])
+    result = desk.run("revoke", DIGEST[:11])
     assert result.exit_code == 0, result.output
     assert desk.rows() == []
     assert list(desk.files()) == []
@@ -241,6 +240,31 @@ def test_revoke_removes_entry_and_document(desk: Desk) -> None:
     assert desk.enroll().exit_code == 0
     (row,) = json.loads(desk.run("revoke", DIGEST, "--json").stdout)["enrollments"]
     assert (row["digest"], {file["removed"] for file in row["files"]}) == (DIGEST, {True})
+
+
+@pytest.mark.parametrize(
+    "command", [("revoke",), ("reconcile",), ("dead", "discard", "--subscription"), ("dead", "list", "--subscription")]
+)
+@pytest.mark.parametrize("digest", ["sha256:", "sha256:dfd", "", "sha256:dfdz", "DFDA12", "sha256:" + "a" * 65])
+def test_what_is_no_beginning_of_a_digest_is_refused_with_the_least_that_is(
+    desk: Desk, command: tuple[str, ...], digest: str
+) -> None:
+    result = desk.run(*command, digest)
+    assert result.exit_code == 2
+    assert "at least 4 of its hex digits" in result.stderr
+
+
+def test_a_beginning_of_several_names_them_and_revokes_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOT_SET_HERE", "planted-secret-value")
+    assert desk.enroll().exit_code == 0
+    other = DIGEST[:-4] + ("0000" if not DIGEST.endswith("0000") else "1111")
+    entry = (desk.enrolled / "linear-issue-created.toml").read_text()
+    (desk.enrolled / "other.toml").write_text(entry.replace(DIGEST, other))
+    result = desk.run("revoke", DIGEST[:20])
+    assert result.exit_code == 1
+    assert all(one in result.stderr for one in (DIGEST, other))
+    (desk.enrolled / "other.toml").unlink()
+    assert desk.run("reconcile", DIGEST[7:20], "--json").exit_code == 3  # GitHub is away: it was found
 
 
 def test_revoke_leaves_other_entries_of_a_file(desk: Desk) -> None:

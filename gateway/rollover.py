@@ -100,10 +100,13 @@ class Rollover:
         item = AdmitItem((f"rollover:{left.dispatch}",), KNOWN_S, None, entries)
         record = _record(left, digest, now)
         admitted = await self._store.admit(Admit(left.source, left.dispatch, (item,), record, now))
-        if admitted.items[0].status == "queued":
+        # Each refused run comes here, and the store takes the repeat of what it queued already for success.
+        if admitted.items[0].status != "queued":
+            return "carried"
+        if await self._store.remember_first(f"rolled-over:{left.dispatch}", digest, KNOWN_S):
             events = len(left.events)
             log.event("rolled-over", dispatch=left.dispatch, subscription=digest, source=left.source, events=events)
-            self._wake(left.source)
+        self._wake(left.source)
         return "carried"
 
 

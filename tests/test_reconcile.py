@@ -300,7 +300,10 @@ async def test_what_was_queued_goes_on_under_the_new_digest(home: House) -> None
     await home.admit(token, body["dispatch"], new.subscription.digest)
 
 
-async def test_what_was_sent_and_found_the_new_workflow_is_sent_again_once(home: House) -> None:
+async def test_what_was_sent_and_found_the_new_workflow_is_sent_again_once(
+    home: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "gateway")
     dispatch = await home.dispatch()
     new = await rolled(home)
     token = {
@@ -311,6 +314,7 @@ async def test_what_was_sent_and_found_the_new_workflow_is_sent_again_once(home:
     for _ in range(3):
         with pytest.raises(Rejection, match="audience"):
             await home.admit(home.token(**token), dispatch)
+    assert [one.getMessage() for one in caplog.records].count("rolled-over") == 1  # as often as it was queued
     (body,) = await sent_for(home, new.subscription.digest)
     assert len(home.github.double.dispatches) == 2
     await home.admit(home.token(**token), body["dispatch"], new.subscription.digest)

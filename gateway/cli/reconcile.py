@@ -25,7 +25,9 @@ def reconcile(digests: tuple[str, ...], config: Path, *, as_json: bool) -> None:
     """Read each enrolled repository's opt-in and workflow at its default branch; suspend what does not agree.
 
     Without DIGEST all enrolled subscriptions; of a DIGEST 4 and more hex digits that only it begins with will do. A digest whose workflow is merged now takes over from the one before it.
-    Exit 1 where a subscription does not agree, 3 where GitHub or the store could not be asked.
+    Exit 1 where one of them is suspended afterwards, also one that was before and agrees again: enrolling it resumes it.
+    Exit 3 where none is and a default branch could not be read, or the store is away. Else 0, also where one is mismatched:
+    it waits for its workflow, or gave way to another.
     """
     configuration = load_configuration(config)
     known = {one.subscription.digest for one in configuration.enrolled}
@@ -56,7 +58,7 @@ async def _run(configuration: Configuration, digests: tuple[str, ...]) -> list[R
 
 
 def exit_code(rows: list[Row]) -> int:
-    """1 where the default branch says no, 3 where it could not be read, 0 otherwise."""
+    """1 where one is suspended, 3 where a default branch could not be read and nobody vouches for it, 0 otherwise."""
     if any(row.state == "suspended" for row in rows):
         return 1
     unread = [row for row in rows if row.agrees is None and row.reason != "attested"]

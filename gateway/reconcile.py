@@ -49,12 +49,12 @@ class Row:
 
 
 class Reconciler:
-    """Compares and settles, for all enrollments or for those of one workflow."""
+    """Compares and settles, for all enrollments or for those of one workflow; without `destinations` none is read."""
 
     def __init__(
         self,
         store: Store,
-        destinations: Destinations,
+        destinations: Destinations | None,
         enrolled: Callable[[], Sequence[Enrolled]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -135,7 +135,7 @@ class Reconciler:
         """Look once for all subscriptions of one workflow, and settle each; a `new` one may be before its workflow."""
         suspended = await self._store.suspended()
         try:
-            seen = await self._destinations.look(group[0])
+            seen = Seen() if self._destinations is None else await self._destinations.look(group[0])
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, repository=_workflow(group[0])[0], reason=error.reason)
             seen = Seen()

@@ -214,6 +214,8 @@ def github_app(
         return GitHubApp(settings.api_url, settings.app_id, resolve(settings.private_key), session, clock=clock)
     except ConfigError as error:
         raise error.at(str(configuration.file)) from None
+    except ValueError as error:
+        raise ConfigError([Problem(str(configuration.file), "github.private_key", str(error), "set it")]) from None
 
 
 @asynccontextmanager

@@ -243,3 +243,15 @@ def test_enrolling_what_still_has_another_workflow_says_so_and_ends_with_1(house
     put(github, AW, None)
     result = house.enroll()
     assert (result.exit_code, "opt-in-revoked" in result.stderr) == (1, True)
+
+
+def test_enrolling_without_the_apps_key_counts_and_says_that_nothing_was_compared(
+    house: Desk, valkey: PrivateValkey
+) -> None:
+    assert house.enroll().exit_code == 0
+    assert house.run("revoke", DIGEST).exit_code == 0
+    (house.folder / "app.pem").unlink()
+    result = house.enroll()
+    assert result.exit_code == 0, result.output
+    assert "nothing was compared" in result.stderr
+    assert suspended(valkey) == {}

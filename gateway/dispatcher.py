@@ -18,7 +18,7 @@ from gateway.envelope import EnvelopeEvent
 from gateway.errors import Unavailable
 from gateway.pace import AWAY_MAX_S, POLL_MIN_S, Limits, Slots, jitter
 from gateway.settling import EXPIRES_S, Gate, Looking, Settled, Settling, Turn, report
-from gateway.store import Batch, Store
+from gateway.store import REVOKED, Batch, Store
 from gateway.subscriptions import Enrolled
 
 LOG = logging.getLogger("gateway")
@@ -26,6 +26,7 @@ LOG = logging.getLogger("gateway")
 LEASE_S = 30.0  # renewed while its batch is under way: what a killed process held is sent again this long after
 RENEW_S = 10.0
 WAIT_S = 45.0  # a batch that waited this long for its turn goes back to the store, so that others get the slot
+UNREAD_S = 30.0  # an event of an unknown subscription is given up when it is as old: every process has read its folder
 POLL_MAX_S = 1.0
 FRESH_S = 0.5  # how old what other processes decided may be
 COALESCE_S = 0.005  # a burst of admissions wakes the loop once
@@ -259,7 +260,7 @@ class Dispatcher:
     async def _decide(self, turn: Turn) -> Settled | None:
         enrolled = turn.enrolled
         if enrolled is None:
-            return await self._settling.dead(turn, "revoked")
+            return await self._unknown(turn)
         if turn.batch.digest in self._settling.suspended:
             return await self._settling.set_aside(turn, enrolled)
         gate = await self._gate(turn.batch, enrolled)
@@ -278,6 +279,15 @@ class Dispatcher:
                 return await self._attempt(turn, enrolled)
         finally:
             self._slots.free(repository, enrolled.installation)
+
+    async def _unknown(self, turn: Turn) -> Settled | None:
+        """Give up what nobody enrolled; but a receiver may have read an enrollment before this process has."""
+        batch, now = turn.batch, self._clock()
+        young = batch.oldest is not None and abs(now - batch.oldest) < UNREAD_S
+        if young and self._settling.suspended.get(batch.digest) != REVOKED:
+            await self._settling.give_back(turn, UNREAD_S / 10)
+            return None
+        return await self._settling.dead(turn, "revoked")
 
     async def _attempt(self, turn: Turn, enrolled: Enrolled) -> Settled | None:
         """Send, having a slot. Conditions are looked at here, since they may have changed while it waited."""

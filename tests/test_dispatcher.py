@@ -377,16 +377,34 @@ async def test_a_renamed_repository_suspends_though_no_token_can_be_had(house: H
 # -- what is not sent -------------------------------------------------------------------------------------------------
 
 
-async def test_a_revoked_subscription_is_a_dead_letter(house: House) -> None:
-    await house.admit(enrolled_for("acme/web"))
+@pytest.mark.parametrize("known_by", ["store", "age"])
+async def test_a_revoked_subscription_is_a_dead_letter(house: House, known_by: str) -> None:
+    enrolled = enrolled_for("acme/web")
+    await house.admit(enrolled)
+    if known_by == "store":
+        await house.store.revoke(enrolled.subscription.digest)
+    else:
+        house.clock.ahead = 31
     house.start()
     await until(lambda: bool(house.turns))
     assert await house.dead() == ["revoked"]
     assert house.sent == []
 
 
+async def test_what_this_process_has_not_read_yet_is_sent_when_it_has(house: House) -> None:
+    enrolled = enrolled_for("acme/web")
+    await house.admit(enrolled)
+    house.start()
+    await asyncio.sleep(0.5)
+    assert (await house.dead(), house.sent) == ([], [])
+    house.enrolled[enrolled.subscription.digest] = enrolled
+    await until(lambda: bool(house.sent), within_s=10)
+    assert await house.dead() == []
+
+
 async def test_work_of_a_removed_source_is_a_dead_letter(house: House) -> None:
     await house.admit(enrolled_for("acme/web"))
+    house.clock.ahead = 31
     house.start(sources=tuple)
     await until(lambda: bool(house.turns))
     assert await house.dead() == ["revoked"]

@@ -22,7 +22,9 @@ VERSION: Final = 2
 PROJECTION: Final = "resource-url-types-filters/v2"
 PREDICATES: Final = "gh-aw/event-predicates/v1"
 MAX_BYTES: Final = 65_536
-REPOSITORY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})/(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}\Z")
+# the names of managed users have an underscore before their enterprise's short code:
+# https://docs.github.com/en/enterprise-cloud@latest/admin/managing-iam/iam-configuration-reference/username-considerations-for-external-authentication
+REPOSITORY: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,38})/(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}\Z")
 WORKFLOW: Final = re.compile(r"\.github/workflows/[A-Za-z0-9._-]{1,150}\.ya?ml\Z")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}\Z")
 

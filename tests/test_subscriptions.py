@@ -18,7 +18,7 @@ from gateway.declarations import load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import load_yaml
 from gateway.selections import Import
-from gateway.subscriptions import event_type_for, load_subscription, seal
+from gateway.subscriptions import REPOSITORY, event_type_for, load_subscription, seal
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "subscriptions/examples"
@@ -72,6 +72,11 @@ def test_event_types_follow_from_repository_and_path() -> None:
     assert one == event_type_for("acme/app", ".github/workflows/a.lock.yml")
     assert len({one, event_type_for("acme/app2", ".github/workflows/a.lock.yml")}) == 2
     assert len(event_type_for("a/" + "b" * 100, f".github/workflows/{'c' * 140}.lock.yml")) <= 100
+
+
+def test_a_managed_users_repository_is_one() -> None:
+    assert REPOSITORY.match("mona_acme/app")
+    assert not REPOSITORY.match("_acme/app")
 
 
 def test_a_qualified_selection_lowers_to_the_same_document() -> None:

@@ -4,27 +4,24 @@ Every problem of the file, its profiles, secret references and enrolled document
 ConfigError.
 """
 
-import difflib
 import hashlib
 import os
 import re
-import stat
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
     ValidationError,
 )
 
 from gateway import files
-from gateway.environment import data_folder, resolve, text_problem
+from gateway.environment import data_folder
 from gateway.errors import ConfigError, Problem
-from gateway.profiles import JwtProof, Profile, Source, load_profiles, profile_names
+from gateway.profiles import Profile, Source, load_profiles, profile_names
 from gateway.salvage import concerns, place_of, readable
 from gateway.settings import (
     MODES,
@@ -32,15 +29,11 @@ from gateway.settings import (
     Enrollment,
     Model,
     Settings,
-    SourceSettings,
-    references,
 )
+from gateway.settings_checks import NOTIFYING, place_problems, secret_problems, source_problems, unknown_profile
 from gateway.subscriptions import MAX_BYTES, Enrolled, Index, Subscription, build_index, load_subscription
-from gateway.verify import secret_problem
 
 MAX_TOML_BYTES = 16 * 1024 * 1024  # entries of some hundred thousand subscriptions
-NOTIFYING = "standard-webhooks"  # the profile that notifications are signed by
-LEAST_TOKEN = 16  # bytes of an operator's token
 Stamp = tuple[tuple[str, int, int, int], ...]  # name, time of change, size and inode of each file
 
 
@@ -194,9 +187,9 @@ def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
         if not re.fullmatch(NAME, name):
             problems.append(Problem(str(path), key, "is no source name", "use a-z, 0-9 and -, at most 63"))
         if profile is None:
-            problems.append(_unknown_profile(path, f"{key}.profile", source.profile, profile_names(shipped)))
+            problems.append(unknown_profile(path, f"{key}.profile", source.profile, profile_names(shipped)))
             continue
-        problems += _source_problems(path, key, source, profile)
+        problems += source_problems(path, key, source, profile)
         sources[name] = Source(
             name,
             profile,
@@ -205,105 +198,11 @@ def _load_base(path: Path, *, secrets: bool) -> tuple[Base, list[Problem]]:
             source.origin,
             source.freshness_s,
         )
-    problems += _place_problems(path, settings)
+    problems += place_problems(path, settings)
     if secrets:
-        problems += _secret_problems(path, settings, sources, profiles)
+        problems += secret_problems(path, settings, sources, profiles)
     keys = [problem.key for problem in told]
     return Base(path, settings, profiles, sources), [*told, *(p for p in problems if not concerns(p.key, keys))]
-
-
-def _place_problems(path: Path, settings: Settings) -> list[Problem]:
-    """Folders and files that the settings name, where they stand and are of the wrong kind."""
-    folder = path.parent / settings.subscriptions.path
-    problems = []
-    try:
-        list(os.scandir(folder))
-    except FileNotFoundError:
-        pass  # the first enrollment makes it
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        why = f"{folder} cannot be listed: {getattr(error, 'strerror', None) or error}"
-        problems.append(Problem(str(path), "subscriptions.path", why, "make it a folder that this user may read"))
-    embedded = settings.store.embedded
-    if embedded is not None:
-        try:
-            stat_ = (path.parent / embedded).stat()
-        except FileNotFoundError:
-            stat_ = None
-        except (OSError, ValueError) as error:
-            why = f"cannot be opened: {getattr(error, 'strerror', None) or error}"
-            problems.append(Problem(str(path), "store.embedded", why, "make it a folder that this user may write"))
-            return problems
-        if stat_ is not None and not stat.S_ISDIR(stat_.st_mode):
-            fix = "make it a folder that this user may write"
-            problems.append(Problem(str(path), "store.embedded", "is no folder", fix))
-    elif settings.store.url is not None:
-        problems += [
-            Problem(str(path), "store.url", f"ssl_ca_certs: {ca} is no file", "name the CA's PEM")
-            for ca in parse_qs(urlsplit(settings.store.url).query).get("ssl_ca_certs", ())
-            if not Path(ca).is_file()
-        ]
-    return problems
-
-
-def _resolved(settings: Settings) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Read each secret once: its value by reference, and why a reference has none. A file may change between two reads."""
-    values: dict[str, bytes] = {}
-    missing: dict[str, str] = {}
-    for reference in dict.fromkeys(reference for _, reference in references(settings)):
-        try:
-            values[reference] = resolve(reference)
-        except ValueError as error:
-            missing[reference] = str(error)
-    return values, missing
-
-
-def _secret_problems(
-    path: Path, settings: Settings, sources: Mapping[str, Source], profiles: Mapping[str, Profile]
-) -> list[Problem]:
-    values, missing = _resolved(settings)
-    problems = [
-        Problem(str(path), key, missing[reference], "set it, or correct the reference")
-        for key, reference in references(settings)
-        if reference in missing
-    ]
-    fix = "write the secret alone, on one line"
-    problems += [
-        Problem(str(path), key, f"{reference} {error}", fix)
-        for key, reference in references(settings)
-        if key != "github.private_key"
-        and reference in values
-        and (error := text_problem(values[reference])) is not None
-    ]
-    odd = {problem.key for problem in problems}
-    problems += [
-        Problem(str(path), key, error, f"{reference} must hold the provider's own secret")
-        for name, source in sources.items()
-        for label, reference, _ in settings.sources[name].references()
-        if (key := f"sources.{name}.secrets.{label}") not in odd
-        and (error := secret_problem(source.profile.proof, values[reference]))
-    ]
-    return problems + _operator_problems(path, settings, profiles, values)
-
-
-def _operator_problems(
-    path: Path, settings: Settings, profiles: Mapping[str, Profile], values: Mapping[str, bytes]
-) -> list[Problem]:
-    """What an operator's own secrets must be: a token long enough to withstand guessing, a Standard Webhooks secret."""
-    fix = "use 16 or more random characters, such as the output of: openssl rand -base64 24"
-    problems = [
-        Problem(str(path), f"server.operator_tokens.{place}", f"{reference} is shorter than {LEAST_TOKEN} bytes", fix)
-        for place, reference in enumerate(settings.server.operator_tokens)
-        if reference in values and len(values[reference]) < LEAST_TOKEN
-    ]
-    notifications = settings.notifications
-    if notifications is not None and notifications.secret in values:
-        secret = values[notifications.secret]
-        error = secret_problem(profiles[NOTIFYING].proof, secret)
-        if error is None and secret.startswith(b"whpk_"):
-            error = "is a public key, which cannot sign"
-        if error is not None:
-            problems.append(Problem(str(path), "notifications.secret", error, "give the secret that your receiver has"))
-    return problems
 
 
 def _parse(path: Path) -> tuple[Settings, list[Problem]]:
@@ -347,39 +246,6 @@ def model_problems(file: str, error: ValidationError) -> list[Problem]:
             "bool_type": ("is neither true nor false", "write true or false, without quotes"),
         }.get(entry["type"], (entry["msg"].removeprefix("Value error, "), "correct the value"))
         problems.append(Problem(file, key, text, fix))
-    return problems
-
-
-def _unknown_profile(path: Path, key: str, name: str, profiles: Iterable[str]) -> Problem:
-    close = difflib.get_close_matches(name, list(profiles), 1)
-    fix = f"did you mean {close[0]}?" if close else "see: gateway profiles list"
-    return Problem(str(path), key, f"{name} is no profile", fix)
-
-
-def _source_problems(path: Path, key: str, source: SourceSettings, profile: Profile) -> list[Problem]:
-    problems = []
-    if isinstance(profile.proof, JwtProof):
-        if source.secrets:
-            fix = "remove it: the provider's published keys prove its tokens"
-            problems.append(Problem(str(path), f"{key}.secrets", f"profile {profile.name} takes no secrets", fix))
-    elif not source.secrets:
-        fix = f'give at least one reference, such as ["env:SECRET"]. {profile.secret_help}'.strip()
-        problems.append(Problem(str(path), f"{key}.secrets", "is missing or empty", fix))
-    if isinstance(source.secrets, Mapping) and profile.proof.scheme != "client-state":
-        problems.append(Problem(str(path), f"{key}.secrets", "a table is for Graph sources alone", "give a list"))
-    for name in sorted(source.identity.keys() - profile.identity.keys()):
-        known = ", ".join(profile.identity) or "none"
-        problems.append(
-            Problem(str(path), f"{key}.identity.{name}", "is not an identity of the profile", f"one of: {known}")
-        )
-    for name in profile.identity:
-        if name not in profile.identity_optional and not source.identity.get(name):
-            fix = f'add identity = {{ {name} = ["..."] }}: deliveries of another {name} are refused by it'
-            problems.append(Problem(str(path), f"{key}.identity.{name}", "is missing or empty", fix))
-    for name, values in source.identity.items():
-        if "..." in values:
-            fix = "write the value; gateway profiles show says where it stands in a delivery"
-            problems.append(Problem(str(path), f"{key}.identity.{name}", "is still the placeholder ...", fix))
     return problems
 
 

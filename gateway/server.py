@@ -22,7 +22,7 @@ import uvloop
 from gateway import asks, connections, hangup, log
 from gateway.admission import Admission
 from gateway.app import Gateway, public_app
-from gateway.configuration import NOTIFYING, Base, Configuration, load_configuration
+from gateway.configuration import Base, Configuration, load_configuration
 from gateway.console import admin_app
 from gateway.destination import Destinations
 from gateway.dispatcher import Dispatcher
@@ -39,6 +39,7 @@ from gateway.reload import Reloader, log_inactive
 from gateway.renewal import Renewer
 from gateway.rollover import Rollover
 from gateway.sender import sender_id, with_sender
+from gateway.settings_checks import NOTIFYING
 from gateway.settling import Settled
 from gateway.storage import open_store
 from gateway.store import Store

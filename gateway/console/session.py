@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.configuration import LEAST_TOKEN
 from gateway.console.guard import LOOPBACK, host_name
 from gateway.errors import Unavailable
 from gateway.keys import SecretValue
 from gateway.overload import Network, client_address
+from gateway.settings_checks import LEAST_TOKEN
 from gateway.store import Store
 
 COOKIE = "gateway_session"

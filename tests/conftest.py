@@ -4,6 +4,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests.valkey import PrivateValkey
+
 hypothesis.settings.register_profile("any machine", deadline=None)  # a busy one is no defect
 hypothesis.settings.load_profile("any machine")
 
@@ -22,3 +24,10 @@ def logging_as_before() -> Iterator[None]:
     for logger, (level, handlers) in zip(loggers, before, strict=True):
         logger.setLevel(level)
         logger.handlers[:] = handlers
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateValkey]:
+    """A store of a test file's own, as it comes."""
+    with PrivateValkey() as running:
+        yield running

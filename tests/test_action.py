@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,15 +29,9 @@ TEXT = "on: repository_dispatch\n"
 pytestmark = pytest.mark.skipif(NODE is None, reason="the action needs node")
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
-    async with house(valkey, TEXT) as made:
+async def home(server: PrivateValkey) -> AsyncIterator[House]:
+    async with house(server, TEXT) as made:
         yield made
 
 

@@ -6,7 +6,7 @@ import hmac
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +24,9 @@ from tests.valkey import PrivateValkey
 TEXT = "on: repository_dispatch\n"
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
-    async with house(valkey, TEXT) as made:
+async def home(server: PrivateValkey) -> AsyncIterator[House]:
+    async with house(server, TEXT) as made:
         yield made
 
 
@@ -263,8 +257,8 @@ ISSUERS = {
 
 
 @pytest.mark.parametrize("issuer", ISSUERS.values(), ids=ISSUERS)
-async def test_another_issuer_is_configuration(valkey: PrivateValkey, issuer: str) -> None:
-    async with house(valkey, TEXT, issuer_url=issuer) as home:
+async def test_another_issuer_is_configuration(server: PrivateValkey, issuer: str) -> None:
+    async with house(server, TEXT, issuer_url=issuer) as home:
         dispatch = await home.dispatch()
         for other in ("https://token.actions.githubusercontent.com", issuer + "/", issuer.upper()):
             assert await refusal(home, home.token(iss=other), dispatch) == (401, "issuer")
@@ -519,13 +513,13 @@ async def test_what_cannot_be_told_is_unavailable(home: House) -> None:
     await home.admit(home.token(), dispatch)
 
 
-async def test_without_permission_only_what_is_attested_is_admitted(valkey: PrivateValkey) -> None:
-    async with house(valkey, TEXT) as home:
+async def test_without_permission_only_what_is_attested_is_admitted(server: PrivateValkey) -> None:
+    async with house(server, TEXT) as home:
         home.github.double.script(home.one.subscription.repository, {"status": 403}, on="contents")
         dispatch = await home.dispatch()
         with pytest.raises(Unavailable, match="contents-unreadable"):
             await home.admit(home.token(), dispatch)
-    async with house(valkey, TEXT, attested=True) as home:
+    async with house(server, TEXT, attested=True) as home:
         dispatch = await home.dispatch()
         await home.admit(home.token(), dispatch)
         assert home.github.double.calls["contents"] == 0

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,15 +12,9 @@ from tests.destination_house import House, house, receiving
 from tests.valkey import PrivateValkey
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
-    async with house(valkey) as made:
+async def home(server: PrivateValkey) -> AsyncIterator[House]:
+    async with house(server) as made:
         yield made
 
 

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,12 +116,6 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
     folder = tmp_path_factory.mktemp("configuration")
     (folder / "key").write_text("x" * 40)
@@ -147,9 +141,9 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
 
 
 @pytest.fixture
-async def driver(valkey: PrivateValkey, configuration: Configuration) -> AsyncIterator[Driver]:
-    valkey.client().flushall()
-    store = await Store.open(valkey.url)
+async def driver(server: PrivateValkey, configuration: Configuration) -> AsyncIterator[Driver]:
+    server.client().flushall()
+    store = await Store.open(server.url)
     keys = FixedKeys(configuration)
     yield Driver(Gateway(configuration, keys, store), keys)  # type: ignore[arg-type]  # the rings are all it is asked for
     await store.close()
@@ -328,14 +322,14 @@ async def test_keys_away_is_503_but_what_cannot_be_a_token_is_401(driver: Driver
     assert (await driver.post("confluence-acme", {**headers, "authorization": "Bearer x"}, body))[0] == 401
 
 
-async def test_a_full_disk_or_a_dead_store_consumes_nothing(valkey: PrivateValkey, driver: Driver) -> None:
+async def test_a_full_disk_or_a_dead_store_consumes_nothing(server: PrivateValkey, driver: Driver) -> None:
     headers, body = driver.signed("github-acme")
     driver.gateway.low_on_disk = lambda: True
     status, answered, _ = await driver.post("github-acme", headers, body)
     assert (status, answered["retry-after"]) == (503, "60")
     assert (await driver.call("/readyz", {}, b"", method="GET"))[0] == 503
     driver.gateway.low_on_disk = lambda: False
-    valkey.kill()
+    server.kill()
     try:
         began = time.monotonic()
         status, answered, _ = await driver.post("github-acme", headers, body)
@@ -346,7 +340,7 @@ async def test_a_full_disk_or_a_dead_store_consumes_nothing(valkey: PrivateValke
         assert (await driver.call("/api/v1/deliveries", {}, b"", method="GET", admin=True))[0] == 503
         assert (await driver.call("/healthz", {}, b"", method="GET"))[0] == 200
     finally:
-        valkey.start()
+        server.start()
     assert (await driver.post("github-acme", headers, body))[0] == 200
     assert (await driver.newest("github-acme"))["outcome"] == "forwarded"
 

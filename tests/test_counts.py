@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import gateway
-from tests.test_app import SAMPLES, Driver, configuration, driver, valkey  # noqa: F401 (fixtures)
+from tests.test_app import SAMPLES, Driver, configuration, driver  # noqa: F401 (fixtures)
 from tests.valkey import PrivateValkey
 
 OURS = str(Path(gateway.__file__).parent)
@@ -45,38 +45,38 @@ async def post_all(
 
 async def test_a_thousand_concurrent_admissions_share_their_round_trips(
     driver: Driver,  # noqa: F811
-    valkey: PrivateValkey,  # noqa: F811
+    server: PrivateValkey,
 ) -> None:
     deliveries = [numbered(driver, number) for number in range(1, 1001)]
     await post_all(driver, [deliveries.pop()], 200)
-    before = calls(valkey, "evalsha", "eval")
+    before = calls(server, "evalsha", "eval")
     await post_all(driver, deliveries, 200)
-    assert calls(valkey, "evalsha", "eval") - before < 150  # 999, were each to make its own
+    assert calls(server, "evalsha", "eval") - before < 150  # 999, were each to make its own
 
 
 async def test_of_many_deliveries_one_writes_that_the_source_is_known(
     driver: Driver,  # noqa: F811
-    valkey: PrivateValkey,  # noqa: F811
+    server: PrivateValkey,
 ) -> None:
     await post_all(driver, [numbered(driver, 1)], 200)
     driver.gateway.store._known.clear()  # as a minute later
-    before = calls(valkey, "sadd")
+    before = calls(server, "sadd")
     await post_all(driver, [numbered(driver, number) for number in range(2, 200)], 200, at_once=198)
-    assert calls(valkey, "sadd") - before == 1
+    assert calls(server, "sadd") - before == 1
 
 
 async def test_a_forged_delivery_asks_the_store_for_nothing(
     driver: Driver,  # noqa: F811
-    valkey: PrivateValkey,  # noqa: F811
+    server: PrivateValkey,
 ) -> None:
     headers, body = numbered(driver, 1)
     assert (await driver.post(SOURCE, headers, body))[0] == 200  # a proven address is judged, not shut out
     await driver.gateway.store.flush()
     forged = {**headers, "x-hub-signature-256": "sha256=" + "0" * 64}
-    before = calls(valkey, "evalsha", "eval")
+    before = calls(server, "evalsha", "eval")
     await post_all(driver, [(forged, body)] * 500, 401)
     await asyncio.sleep(1.5)  # records are written once a second
-    assert 0 < calls(valkey, "evalsha", "eval") - before < 10  # their records alone, written together
+    assert 0 < calls(server, "evalsha", "eval") - before < 10  # their records alone, written together
 
 
 async def test_functions_entered_for_one_delivery(driver: Driver) -> None:  # noqa: F811

@@ -4,7 +4,7 @@ import json
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,6 @@ from tests.operating import APP_ID, LINEAR, PUBLIC, admit, gateway, write
 from tests.valkey import PrivateValkey
 
 JWKS = {"keys": [public_jwk(rsa.generate_private_key(65537, 2048))]}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running_:
-        yield running_
 
 
 class Deployment:

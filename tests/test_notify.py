@@ -2,7 +2,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,17 +74,11 @@ def test_what_is_told() -> None:
     assert [notice.type for notice in notices(Look(NOW, None, (source("flowing"), source("new"))))] == []
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-async def store(valkey: PrivateValkey) -> AsyncIterator[Store]:
-    with valkey.client() as client:
+async def store(server: PrivateValkey) -> AsyncIterator[Store]:
+    with server.client() as client:
         client.flushall()
-    opened = await Store.open(valkey.url)
+    opened = await Store.open(server.url)
     yield opened
     await opened.close()
 

@@ -27,12 +27,6 @@ from tests.valkey import PrivateValkey
 T = TypeVar("T")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
 def config(server: PrivateValkey, tmp_path: Path) -> Path:
     with server.client() as client:

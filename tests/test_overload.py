@@ -21,7 +21,7 @@ from gateway.events import read
 from gateway.overload import Backlog, Bounds, Failures, Overload, Overloaded, Share, client_address, networks
 from gateway.profiles import load_profiles
 from gateway.store import Store
-from tests.test_app import SAMPLES, Driver, FixedKeys, configuration, valkey  # noqa: F401 (fixtures)
+from tests.test_app import SAMPLES, Driver, FixedKeys, configuration  # noqa: F401 (fixtures)
 from tests.valkey import PrivateValkey
 
 
@@ -203,10 +203,10 @@ async def test_the_queue_is_measured_and_counted_on() -> None:
 
 
 @pytest.fixture
-async def driver(valkey: PrivateValkey, configuration: Configuration) -> AsyncIterator[Driver]:  # noqa: F811
-    with valkey.client() as client:
+async def driver(server: PrivateValkey, configuration: Configuration) -> AsyncIterator[Driver]:  # noqa: F811
+    with server.client() as client:
         client.flushall()
-    store = await Store.open(valkey.url)
+    store = await Store.open(server.url)
     keys = FixedKeys(configuration)
     yield Driver(Gateway(configuration, keys, store), keys)  # type: ignore[arg-type]  # the rings are all it is asked for
     await store.close()

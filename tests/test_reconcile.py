@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +22,9 @@ from tests.valkey import PrivateValkey
 OLD, NEW = "on: repository_dispatch\n", "on: repository_dispatch # new\n"
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
-    async with house(valkey, OLD) as made:
+async def home(server: PrivateValkey) -> AsyncIterator[House]:
+    async with house(server, OLD) as made:
         yield made
 
 

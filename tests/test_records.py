@@ -1,7 +1,7 @@
 """Delivery records: bounded by age and number a class, refusals apart, read whole whatever happens meanwhile."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
@@ -13,12 +13,6 @@ from gateway.store import records as module
 from tests.valkey import PrivateValkey
 
 NOW = 1_790_000_000.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Renewal on a real store against the Graph double: at two thirds of a life, on a challenge, and after a removal."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,6 @@ from tests.valkey import PrivateValkey
 
 NOW = 1_800_000_000.0
 TEAMS = json.loads((data_folder("subscriptions") / "examples" / "teams-channel-message-created.json").read_bytes())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
 
 
 class House:

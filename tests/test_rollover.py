@@ -1,7 +1,7 @@
 """A rollover while runs are on their way: each event has one admitted run, under the old digest or under the new one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,15 +14,9 @@ from tests.valkey import PrivateValkey
 OLD, NEW = "on: repository_dispatch\n", "on: repository_dispatch # new\n"
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
-    async with house(valkey, OLD) as made:
+async def home(server: PrivateValkey) -> AsyncIterator[House]:
+    async with house(server, OLD) as made:
         made.file(OLD, COMMIT)
         await made.reconciler.run()
         yield made

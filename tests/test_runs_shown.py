@@ -5,7 +5,7 @@ import inspect
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,6 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
     return write_configuration(tmp_path_factory.mktemp("console"))
 
@@ -76,10 +70,10 @@ def _no_session() -> aiohttp.ClientSession:  # nobody here asks a provider for i
 
 
 @pytest.fixture
-async def stage(valkey: PrivateValkey, configuration: Configuration, tmp_path: Path) -> AsyncIterator[Stage]:
-    async with house(valkey, OLD) as home:
+async def stage(server: PrivateValkey, configuration: Configuration, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with house(server, OLD) as home:
         shown = Gateway(configuration, Keys(configuration.settings, _no_session), home.store)
-        made = Stage(home, write(tmp_path, valkey.url), Client(shown))
+        made = Stage(home, write(tmp_path, server.url), Client(shown))
         await made.client.log_in()
         yield made
 

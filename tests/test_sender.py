@@ -1,6 +1,6 @@
 """Who we are at GitHub: configured, read, remembered, or unknown."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,15 +10,9 @@ from tests.destination_house import BOT, House, house
 from tests.valkey import PrivateValkey
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-async def home(valkey: PrivateValkey) -> AsyncIterator[House]:
-    async with house(valkey) as made:
+async def home(server: PrivateValkey) -> AsyncIterator[House]:
+    async with house(server) as made:
         yield made
 
 

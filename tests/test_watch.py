@@ -1,5 +1,5 @@
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,17 +12,11 @@ from gateway.watch import Watch
 from tests.valkey import PrivateValkey
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-async def store(valkey: PrivateValkey) -> AsyncIterator[Store]:
-    with valkey.client() as client:
+async def store(server: PrivateValkey) -> AsyncIterator[Store]:
+    with server.client() as client:
         client.flushall()
-    opened = await Store.open(valkey.url)
+    opened = await Store.open(server.url)
     yield opened
     await opened.close()
 
@@ -70,7 +64,7 @@ async def test_counts_reach_the_flow(store: Store) -> None:
     assert "99999" not in text
 
 
-async def test_old_stretches_are_forgotten(store: Store, valkey: PrivateValkey) -> None:
+async def test_old_stretches_are_forgotten(store: Store, server: PrivateValkey) -> None:
     now = time.time()
     await store.add_flow("s", {"forwarded": (5, now - 2 * 86_400)}, now - 2 * 86_400)
     await store.add_flow("s", {"forwarded": (2, now - 80_000)}, now - 80_000)
@@ -80,21 +74,21 @@ async def test_old_stretches_are_forgotten(store: Store, valkey: PrivateValkey) 
     assert sum(flow.counts["forwarded"]) == 4
     assert flow.counts["forwarded"][-1] == 2
     assert abs(flow.last["forwarded"] - now) < 0.01  # a late process does not set it back
-    with valkey.client() as client:
+    with server.client() as client:
         fields: Any = client.hkeys("gw:{s}:flow")
         assert len(fields) == 4  # two stretches, the last time, the sweep's mark
         assert client.ttl("gw:{s}:flow") > 0
 
 
-async def test_a_store_that_is_away_gets_the_counts_later(store: Store, valkey: PrivateValkey) -> None:
+async def test_a_store_that_is_away_gets_the_counts_later(store: Store, server: PrivateValkey) -> None:
     watch = Watch()
     deliver(watch, Outcome.FORWARDED)
-    valkey.kill()
+    server.kill()
     try:
         await watch.flush(store)
         deliver(watch, Outcome.FORWARDED)
     finally:
-        valkey.start()
+        server.start()
     await watch.flush(store)
     assert (await store.flow("s", time.time())).total("forwarded") == 2
 

@@ -27,12 +27,6 @@ PUBLIC = "https://hooks.acme.example"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def doubles() -> Iterator[dict[str, str]]:
     command = [sys.executable, "-m", "gateway.doubles.providers", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

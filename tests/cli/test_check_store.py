@@ -10,12 +10,6 @@ from tests.operating import gateway, write
 from tests.valkey import PrivateValkey
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def as_it_was(server: PrivateValkey) -> Iterator[None]:
     yield

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from tests.operating import admit, gateway, write
 from tests.valkey import PrivateValkey
 
 MANY = 1_200  # more than two pages of an export, and more than a pipe holds
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

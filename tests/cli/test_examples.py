@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from tests.valkey import PrivateValkey
 ELSEWHERE = {"gateway serve", "gateway demo"}  # these go on until they are ended; tests/e2e runs them
 EXAMPLES = {path: str(command.epilog) for path, command in leaves(main) if path not in ELSEWHERE}
 MADE_UP = re.compile(r"019a2b4c-7d00-7000-8000-000000000001|sha256:0f3c5b81")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ import pytest
 from tests.operating import write
 from tests.terminal import Terminal
 from tests.valkey import PrivateValkey
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,20 +26,14 @@ AW = ".github/workflows/aw.json"
 DOCUMENT = json.loads(LINEAR.read_bytes())
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[PrivateValkey]:
-    with PrivateValkey() as running:
-        yield running
-
-
 @pytest.fixture
-def house(desk: Desk, github: str, valkey: PrivateValkey, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def house(desk: Desk, github: str, server: PrivateValkey, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """A desk whose store other processes share, and whose GitHub has the workflow."""
     monkeypatch.setenv("NOT_SET_HERE", "planted-secret-value")
-    with valkey.client() as client:
+    with server.client() as client:
         client.flushall()
     desk.configure(github)
-    use(desk, valkey.url)
+    use(desk, server.url)
     tell(github, "repository", {"repo": "acme/app", "gone": True})  # the double has it in another spelling
     tell(github, "repository", {"repo": "acme/app", "id": DOCUMENT["repository_id"]})
     put(github, DOCUMENT["workflow"], (EXAMPLES / DOCUMENT["workflow"]).read_text())
@@ -61,9 +55,9 @@ def put(github: str, path: str, text: str | None) -> None:
     tell(github, "contents", {"repo": "acme/app", "path": path, "text": text})
 
 
-def stored(valkey: PrivateValkey, work: Callable[[Store], Awaitable[T]]) -> T:
+def stored(server: PrivateValkey, work: Callable[[Store], Awaitable[T]]) -> T:
     async def run() -> T:
-        store = await Store.open(valkey.url, require=True)
+        store = await Store.open(server.url, require=True)
         try:
             return await work(store)
         finally:
@@ -72,26 +66,26 @@ def stored(valkey: PrivateValkey, work: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def suspended(valkey: PrivateValkey) -> dict[str, str]:
-    return stored(valkey, lambda store: store.suspended())
+def suspended(server: PrivateValkey) -> dict[str, str]:
+    return stored(server, lambda store: store.suspended())
 
 
 @pytest.mark.parametrize("reason", [None, "opt-in-revoked", "workflow-superseded", "workflow-pending"])
 def test_what_is_revoked_is_active_nowhere_whatever_it_was(
-    house: Desk, valkey: PrivateValkey, reason: str | None
+    house: Desk, server: PrivateValkey, reason: str | None
 ) -> None:
     assert house.enroll().exit_code == 0
-    assert suspended(valkey) == {}
+    assert suspended(server) == {}
     if reason is not None:
-        stored(valkey, lambda store: store.suspend(DIGEST, reason))
+        stored(server, lambda store: store.suspend(DIGEST, reason))
     began = time.monotonic()
     assert house.run("revoke", DIGEST).exit_code == 0
-    assert suspended(valkey) == {DIGEST: "revoked"}
+    assert suspended(server) == {DIGEST: "revoked"}
     # what a receiver read a moment before does not outlive the command
     assert reason is not None or time.monotonic() - began >= FRESH_S
 
 
-def test_what_other_processes_decide_late_does_not_lift_it(house: Desk, github: str, valkey: PrivateValkey) -> None:
+def test_what_other_processes_decide_late_does_not_lift_it(house: Desk, github: str, server: PrivateValkey) -> None:
     """They have the entry in memory: one looks at the default branch, one finds what was pending merged."""
     assert house.enroll().exit_code == 0
     assert house.run("revoke", DIGEST).exit_code == 0
@@ -104,33 +98,33 @@ def test_what_other_processes_decide_late_does_not_lift_it(house: Desk, github: 
         await store.resume(DIGEST)  # as who read `workflow-pending` before it was revoked
         await store.suspend(DIGEST, "repository-moved")  # as whose dispatch was under way
 
-    stored(valkey, look)
-    assert suspended(valkey) == {DIGEST: "revoked"}
+    stored(server, look)
+    assert suspended(server) == {DIGEST: "revoked"}
 
 
-def test_enrolling_at_once_again_is_new_and_active(house: Desk, valkey: PrivateValkey) -> None:
+def test_enrolling_at_once_again_is_new_and_active(house: Desk, server: PrivateValkey) -> None:
     assert house.enroll().exit_code == 0
     assert house.run("revoke", DIGEST).exit_code == 0
     again = house.enroll()
     assert (again.exit_code, again.output.splitlines()[-1].split()[0]) == (0, "enrolled"), again.output
-    assert suspended(valkey) == {}
+    assert suspended(server) == {}
     assert [row["state"] for row in house.rows()] == ["active"]
 
 
 def test_what_is_revoked_and_enrolled_before_its_workflow_waits_for_it(
-    house: Desk, github: str, valkey: PrivateValkey
+    house: Desk, github: str, server: PrivateValkey
 ) -> None:
     """It was good once; that counts no more."""
     assert house.enroll().exit_code == 0
     assert house.run("revoke", DIGEST).exit_code == 0
     put(github, DOCUMENT["workflow"], "on: push\n")
     assert house.enroll().exit_code == 0
-    assert suspended(valkey) == {DIGEST: "workflow-pending"}
+    assert suspended(server) == {DIGEST: "workflow-pending"}
 
 
 @pytest.mark.parametrize("then", ["revoke", "enroll"])
 def test_a_death_before_the_files_are_gone_leaves_it_suspended_until_somebody_decides(
-    house: Desk, valkey: PrivateValkey, monkeypatch: pytest.MonkeyPatch, then: str
+    house: Desk, server: PrivateValkey, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     assert house.enroll().exit_code == 0
 
@@ -141,19 +135,19 @@ def test_a_death_before_the_files_are_gone_leaves_it_suspended_until_somebody_de
         patched.setattr(enrolling, "_without_entries", die)
         assert house.run("revoke", DIGEST).exit_code != 0
     assert [(row["state"], row["reason"]) for row in house.rows()] == [("suspended", "revoked")]
-    stored(valkey, lambda store: store.forget_revoked(time.time() + 1, keep=[DIGEST]))
+    stored(server, lambda store: store.forget_revoked(time.time() + 1, keep=[DIGEST]))
     assert house.run("reconcile").exit_code == 1  # a look does not resume it
     if then == "revoke":
         assert house.run("revoke", DIGEST).exit_code == 0
-        assert (house.rows(), suspended(valkey)) == ([], {DIGEST: "revoked"})
+        assert (house.rows(), suspended(server)) == ([], {DIGEST: "revoked"})
     else:
         result = house.enroll()
         assert (result.exit_code, result.output.splitlines()[-1].split()[0]) == (0, "resumed")
-        assert suspended(valkey) == {}
+        assert suspended(server) == {}
 
 
 def test_a_revocation_between_an_enrollments_files_and_its_look_stands(
-    house: Desk, valkey: PrivateValkey, monkeypatch: pytest.MonkeyPatch
+    house: Desk, server: PrivateValkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert house.enroll().exit_code == 0
     assert house.run("revoke", DIGEST).exit_code == 0
@@ -165,27 +159,27 @@ def test_a_revocation_between_an_enrollments_files_and_its_look_stands(
 
     monkeypatch.setattr(Reconciler, "run", late)
     house.enroll()
-    assert suspended(valkey) == {DIGEST: "revoked"}
+    assert suspended(server) == {DIGEST: "revoked"}
 
 
 def test_what_was_enrolled_while_the_store_was_away_is_not_held_by_an_earlier_revocation(
-    house: Desk, valkey: PrivateValkey
+    house: Desk, server: PrivateValkey
 ) -> None:
     assert house.enroll().exit_code == 0
     assert house.run("revoke", DIGEST).exit_code == 0
     use(house, "redis://127.0.0.1:1/0")
     assert house.enroll().exit_code == 0
     assert (house.enrolled / KEPT).exists()
-    use(house, valkey.url)
-    assert suspended(valkey) == {DIGEST: "revoked"}
+    use(house, server.url)
+    assert suspended(server) == {DIGEST: "revoked"}
     assert house.run("audit").exit_code == 0  # as every process at its start: what was kept is taken in
-    assert suspended(valkey) == {}
+    assert suspended(server) == {}
     (house.enrolled / KEPT).write_text(
         json.dumps({"at": 1.0, "who": "kim", "action": "enroll", "subscription": DIGEST})
     )
     assert house.run("revoke", DIGEST).exit_code == 0
     assert house.run("audit").exit_code == 0
-    assert suspended(valkey) == {DIGEST: "revoked"}  # it came after that enrollment
+    assert suspended(server) == {DIGEST: "revoked"}  # it came after that enrollment
 
 
 def test_a_store_that_is_away_is_said_to_know_nothing(house: Desk) -> None:
@@ -198,7 +192,7 @@ def test_a_store_that_is_away_is_said_to_know_nothing(house: Desk) -> None:
 
 
 def test_revocations_are_forgotten_after_a_month_and_never_while_their_entry_stands(
-    house: Desk, valkey: PrivateValkey
+    house: Desk, server: PrivateValkey
 ) -> None:
     old, entered, young = ("sha256:" + letter * 64 for letter in "abc")
 
@@ -208,25 +202,25 @@ def test_revocations_are_forgotten_after_a_month_and_never_while_their_entry_sta
         await store.suspend(old, "repository-moved")
         await store.revoke(young, time.time() - KEPT_S + 60)
 
-    stored(valkey, mark)
+    stored(server, mark)
     assert house.enroll().exit_code == 0
     entry = (house.enrolled / "linear-issue-created.toml").read_text()
     (house.enrolled / "by-hand.toml").write_text(entry.replace(DIGEST, entered))
     assert house.run("revoke", DIGEST).exit_code == 0
-    assert suspended(valkey) == dict.fromkeys((entered, young, DIGEST), "revoked")
+    assert suspended(server) == dict.fromkeys((entered, young, DIGEST), "revoked")
 
 
 def test_a_suspended_digest_that_another_takes_the_place_of_stays_out_and_is_forgotten_in_time(
-    house: Desk, valkey: PrivateValkey, tmp_path: Path
+    house: Desk, server: PrivateValkey, tmp_path: Path
 ) -> None:
     assert house.enroll().exit_code == 0
-    stored(valkey, lambda store: store.suspend(DIGEST, "opt-in-revoked"))
+    stored(server, lambda store: store.suspend(DIGEST, "opt-in-revoked"))
     made = house.document(grants=DOCUMENT["grants"] | {"teams": ["t2"]})
     made.rename(tmp_path / LINEAR.name)
     assert house.enroll(tmp_path / LINEAR.name).exit_code == 0
-    assert suspended(valkey) == {DIGEST: "revoked"}
-    stored(valkey, lambda store: store.forget_revoked(time.time() + 1))
-    assert suspended(valkey) == {}
+    assert suspended(server) == {DIGEST: "revoked"}
+    stored(server, lambda store: store.forget_revoked(time.time() + 1))
+    assert suspended(server) == {}
 
 
 def test_enrolling_what_still_has_another_workflow_says_so_and_ends_with_1(house: Desk, github: str) -> None:
@@ -246,7 +240,7 @@ def test_enrolling_what_still_has_another_workflow_says_so_and_ends_with_1(house
 
 
 def test_enrolling_without_the_apps_key_counts_and_says_that_nothing_was_compared(
-    house: Desk, valkey: PrivateValkey
+    house: Desk, server: PrivateValkey
 ) -> None:
     assert house.enroll().exit_code == 0
     assert house.run("revoke", DIGEST).exit_code == 0
@@ -254,4 +248,4 @@ def test_enrolling_without_the_apps_key_counts_and_says_that_nothing_was_compare
     result = house.enroll()
     assert result.exit_code == 0, result.output
     assert "nothing was compared" in result.stderr
-    assert suspended(valkey) == {}
+    assert suspended(server) == {}

@@ -25,14 +25,6 @@ class SharedState:
         args = (str(installation), int(until * 1000), reason, int(at * 1000))
         await self._client.run("park", PARK_KEY, *args)
 
-    async def unpark(self, installation: int) -> None:
-        """Lift a park."""
-
-        async def work(redis: Any) -> None:
-            await redis.hdel(PARK_KEY, str(installation))
-
-        await self._client.call(work)
-
     async def parked(self, now: float | None = None) -> dict[int, float]:
         """Return the parked installations and when each park ends."""
         at = time.time() if now is None else now

@@ -3,13 +3,15 @@
 1. Nothing is ever widened here: a suspension is lifted by enrolling again what agrees, and by nothing else but rule 3.
 2. Opt-in taken back, workflow changed or gone, repository moved, gone or replaced: suspended, with that reason.
 3. Rollover: a digest that was enrolled before its workflow was merged waits as `workflow-pending`. When the default branch
-   has its hash it becomes active, and in the same look the digest that it follows becomes `workflow-superseded`.
+   has its hash it becomes active, and in the same look the digest that it follows becomes `workflow-superseded`, also one
+   that was suspended for that workflow because the merge came first.
 4. Where the default branch cannot be read, only an operator's act changes anything; what is attested counts as read.
 """
 
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +28,7 @@ MISSING: Final = "workflow-missing"
 OPT_IN: Final = "opt-in-revoked"
 
 REREAD_S: Final = 60.0
+WAITING: Final = 1_000  # refused runs of a workflow that wait for its next look; more would tell it nothing new
 WATCH_S: Final = 1.0
 CURRENT_S: Final = 400 * 86_400
 
@@ -57,10 +60,13 @@ class Reconciler:
         destinations: Destinations | None,
         enrolled: Callable[[], Sequence[Enrolled]],
         clock: Callable[[], float] = time.monotonic,
+        reread_s: float = REREAD_S,
     ) -> None:
         self._store, self._destinations, self._enrolled = store, destinations, enrolled
-        self._clock = clock
+        self._clock, self._reread_s = clock, reread_s
         self._looked: dict[tuple[str, str], float] = {}
+        self._next: dict[tuple[str, str], asyncio.Task[None]] = {}  # the look that refusals wait for
+        self._waiting: Counter[tuple[str, str]] = Counter()
 
     async def run(self, digests: Iterable[str] | None = None, *, enrolling: bool = False) -> list[Row]:
         """Look at all enrolled subscriptions, or at those of `digests` and what shares their workflow; return their rows.
@@ -76,14 +82,34 @@ class Reconciler:
         return rows
 
     async def disagreed(self, enrolled: Enrolled) -> None:
-        """Look again after a refused admission, at most once a minute a workflow; what cannot be read changes nothing."""
-        key, now = _workflow(enrolled), self._clock()
-        self._looked = {one: at for one, at in self._looked.items() if now - at < REREAD_S}
-        if key in self._looked:
+        """Return after a look that a refused admission asked for; what cannot be read changes nothing.
+
+        At most one a minute and workflow: a refusal within that minute waits for the end of it, with others of its workflow.
+        """
+        key = _workflow(enrolled)
+        if self._waiting[key] >= WAITING:
             return
-        self._looked[key] = now
+        look = self._next.get(key)
+        if look is None:
+            look = self._next[key] = asyncio.create_task(self._look_again(key, enrolled.subscription.digest))
+        self._waiting[key] += 1
         try:
-            await self.run([enrolled.subscription.digest])
+            await asyncio.shield(look)
+        finally:
+            self._waiting[key] -= 1
+            self._waiting += Counter()  # forgets what nobody waits for
+
+    async def _look_again(self, key: tuple[str, str], digest: str) -> None:
+        try:
+            rest = self._looked.get(key, -self._reread_s) + self._reread_s - self._clock()
+            if rest > 0:
+                await asyncio.sleep(rest)
+        finally:
+            del self._next[key]  # who is refused from here on wants to be looked at after it
+        now = self._clock()
+        self._looked = {one: at for one, at in self._looked.items() if now - at < self._reread_s} | {key: now}
+        try:
+            await self.run([digest])
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, repository=key[0], reason=error.reason)
 
@@ -109,7 +135,7 @@ class Reconciler:
             suspended = await self._store.suspended()
             for key, group in _groups(enrolled).items():
                 if (
-                    self._clock() - self._looked.get(key, -REREAD_S) < REREAD_S
+                    self._clock() - self._looked.get(key, -self._reread_s) < self._reread_s
                 ):  # asks the store nothing: a workflow may have many
                     settled = False
                     continue
@@ -178,9 +204,10 @@ class Reconciler:
         """
         if before in (PENDING, SUPERSEDED, REVOKED):
             return PENDING if anew else before
-        if before is not None:
-            return agrees if anew else before
         was_current = await self._store.recall(_fact(digest)) is not None
+        if before is not None:
+            merged_first = current and was_current and not anew and before in (CHANGED, MISSING)
+            return SUPERSEDED if merged_first else agrees if anew else before
         if current:  # another digest is; one that never was has its workflow still before it
             return SUPERSEDED if was_current else PENDING
         return PENDING if anew and not was_current else agrees

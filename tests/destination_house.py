@@ -191,7 +191,7 @@ async def house(
         store = await Store.open(url or valkey.url, wait_replicas=wait_replicas)
         app = GitHubApp(double.address, APP_ID, PEM, session)
         destinations = Destinations(store, app)
-        reconciler = Reconciler(store, destinations, lambda: list(enrolled.values()))
+        reconciler = Reconciler(store, destinations, lambda: list(enrolled.values()), reread_s=0.1)
         rollover = Rollover(store, lambda: list(enrolled.values()))
 
         async def disagreed(refused: Enrolled, dispatch: str) -> None:

@@ -183,26 +183,60 @@ async def test_an_attested_enrollment_without_permission_says_so(home: House) ->
     assert (row.state, row.reason, row.agrees) == ("active", "attested", None)
 
 
-async def test_a_refused_admission_looks_at_most_once_a_minute_and_suspends_only_where_the_branch_disagrees(
-    home: House,
-) -> None:
+async def test_refused_admissions_share_a_look_and_the_last_of_a_minute_gets_one_after_it(home: House) -> None:
+    home.reconciler = Reconciler(home.store, home.destinations, lambda: list(home.enrolled.values()), reread_s=1.0)
+    looks = 0
+    run = home.reconciler.run
+
+    async def counted(digests: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await run(digests)
+
+    home.reconciler.run = counted  # type: ignore[method-assign, assignment]
+    await home.reconciler.disagreed(home.one)
+    assert looks == 1
+    refused = [asyncio.create_task(home.reconciler.disagreed(home.one)) for _ in range(20)]
+    await asyncio.sleep(0.2)
+    home.file("on: push\n")  # changed within the minute that the first look began
+    assert (looks, await home.store.suspended()) == (1, {})
+    await asyncio.gather(*refused)
+    assert (looks, await home.store.suspended()) == (2, {home.digest: "workflow-hash"})
+
+
+async def test_a_refused_admission_suspends_only_where_the_branch_disagrees(home: House) -> None:
     dispatch = await home.dispatch()
-    ticks = [0.0]
-    home.reconciler._clock = lambda: ticks[0]
     bad = {"workflow_sha": "c" * 40, "job_workflow_sha": None}
     home.file("on: push\n", "c" * 40)
-    for _ in range(3):
-        with pytest.raises(Rejection, match="workflow-hash"):
-            await home.admit(home.token(**bad), dispatch)
-    assert home.github.double.calls["repository"] == 2  # one for the branch, one look
+    with pytest.raises(Rejection, match="workflow-hash"):
+        await home.admit(home.token(**bad), dispatch)
     assert await home.store.suspended() == {}
     home.file("on: push\n")
-    ticks[0] = 61
     with pytest.raises(Rejection, match="workflow-hash"):
         await home.admit(home.token(**bad), dispatch)
     assert await home.store.suspended() == {home.digest: "workflow-hash"}
     with pytest.raises(Rejection, match="suspended"):
         await home.admit(home.token(), dispatch)
+
+
+async def test_a_merge_before_its_enrollment_is_a_rollover_too(home: House) -> None:
+    """The old digest was suspended for its changed workflow; the new one takes over what waits, once it is enrolled."""
+    await home.reconciler.run()
+    await home.queue()
+    home.file(NEW)
+    await home.reconciler.run()
+    assert await home.store.suspended() == {home.digest: "workflow-hash"}
+    new = enrolled_with(NEW)
+    home.enrolled[new.subscription.digest] = new
+    await home.reconciler.run([new.subscription.digest], enrolling=True)
+    assert await home.store.suspended() == {home.digest: "workflow-superseded"}
+    async with home.dispatching():
+        for _ in range(500):
+            if home.github.double.dispatches:
+                break
+            await asyncio.sleep(0.02)
+    (sent,) = home.github.double.dispatches
+    assert sent["client_payload"]["gateway"]["subscription"] == new.subscription.digest
 
 
 @pytest.mark.parametrize("reason", [None, "opt-in-revoked", "workflow-superseded"])
@@ -442,6 +476,7 @@ async def test_an_entry_that_cannot_be_read_yet_stays_as_it_is_and_an_attested_o
 
 async def test_a_workflow_that_was_just_looked_at_is_not_asked_for_again(home: House) -> None:
     home.github.double.script(home.one.subscription.repository, {"status": 500}, on="repository")
+    home.reconciler._reread_s = 60
     listed = list(home.enrolled.values())
 
     def asked() -> int:

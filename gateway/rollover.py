@@ -6,7 +6,7 @@ that was carried over.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -76,20 +76,10 @@ class Rollover:
             await self._queue(left, new)
 
     async def _successor(self, old: Enrolled) -> Enrolled | None:
-        """Return the one active enrollment of the same workflow, connector and source."""
-        suspended = await self._store.suspended()
-        found = [
-            one
-            for one in self._enrolled()
-            if _place(one) == _place(old) and one.subscription.digest not in {old.subscription.digest, *suspended}
-        ]
-        return found[0] if len(found) == 1 else None
+        return successor(old, self._enrolled(), await self._store.suspended())
 
     async def _queue(self, left: _Left, new: Enrolled) -> Carried:
-        try:
-            for event in left.events:
-                provenance.check_event(EnvelopeEvent.from_queue(event, left.trigger).to_json(), new.subscription)
-        except ValueError:
+        if not grants(new, left.trigger, left.events):
             return "unfit"
         if not await self._store.carry(
             left.source, left.dispatch
@@ -108,6 +98,28 @@ class Rollover:
             log.event("rolled-over", dispatch=left.dispatch, subscription=digest, source=left.source, events=events)
         self._wake(left.source)
         return "carried"
+
+
+def successor(old: Enrolled, enrolled: Iterable[Enrolled], suspended: Container[str]) -> Enrolled | None:
+    """Return the one active enrollment of the same workflow, connector and source."""
+    found = [
+        one
+        for one in enrolled
+        if _place(one) == _place(old)
+        and one.subscription.digest != old.subscription.digest
+        and one.subscription.digest not in suspended
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def grants(new: Enrolled, trigger: str, events: Iterable[str]) -> bool:
+    """Whether every queued event of a trigger is within a subscription."""
+    try:
+        for event in events:
+            provenance.check_event(EnvelopeEvent.from_queue(event, trigger).to_json(), new.subscription)
+    except ValueError:
+        return False
+    return True
 
 
 def _place(one: Enrolled) -> tuple[str, str, str, str]:

@@ -73,7 +73,11 @@ async def admit(store: Store, configuration: Configuration, number: int = 1, now
     url = f"https://linear.app/acme/issue/A-{number}"
     lane = f"{enrolled.subscription.digest}:issue-created"
     delivery = uuid7()
-    entry = QueueEntry(lane, EnvelopeEvent(url, "issue-created", {"teams": "t1"}).queued(), delivery)
+    entry = QueueEntry(
+        lane,
+        EnvelopeEvent(url, "issue-created", {name: values[0] for name, values in LINEAR["grants"].items()}).queued(),
+        delivery,
+    )
     record = {"id": delivery, "source": "linear-acme", "received_at": now, "outcome": "forwarded", "reason": None}
     record["subscriptions"] = []
     item = AdmitItem((f"id:{delivery}",), 3600, None, (entry,))

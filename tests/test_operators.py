@@ -21,6 +21,7 @@ from gateway import answers, asks, audit, dispatcher, letters, settling
 from gateway.configuration import load_configuration
 from gateway.environment import data_folder
 from gateway.store import Store, uuid7
+from gateway.subscriptions import seal
 from tests.operating import APP_ID, LINEAR, admit, gateway, write
 from tests.valkey import PrivateValkey
 
@@ -106,7 +107,7 @@ def test_dead_letters_are_listed_shown_and_replayed_under_their_own_id(server: P
     assert ident in gateway(config, "dead", "list").stdout
     assert "urls" in gateway(config, "dead", "show", ident).stdout
     again = gateway(config, "dead", "replay", ident, "--json", environment={"GATEWAY_OPERATOR": "kim"})
-    assert (again.exit_code, json.loads(again.stdout)) == (0, {"dead": [ident], "missing": []})
+    assert (again.exit_code, json.loads(again.stdout)) == (0, {"dead": [ident], "missing": [], "kept": []})
     (batch,) = stored(server, lambda store: store.seal("linear-acme", time.time() + 1, 60, 1))
     assert batch.dispatch == ident
     (action,) = actions(config)
@@ -116,6 +117,16 @@ def test_dead_letters_are_listed_shown_and_replayed_under_their_own_id(server: P
     assert gateway(config, "dead", "discard", ident).exit_code == 1
     assert gateway(config, "dead", "show", ident).exit_code == 1
     assert actions(config) == [action]  # what did nothing is not told as done
+
+
+def test_a_letter_of_no_enrolled_subscription_stays(server: PrivateValkey, config: Path) -> None:
+    ident = dead_letter(server, config)
+    config.write_text(config.read_text().partition("[[enrollments]]")[0])
+    for which in ((ident,), ("--all",)):
+        done = gateway(config, "dead", "replay", *which, "--json")
+        assert (done.exit_code, json.loads(done.stdout)) == (1, {"dead": [], "missing": [], "kept": [ident]})
+    assert "enroll them first" in gateway(config, "dead", "replay", ident).stderr
+    assert stored(server, lambda store: store.depth("linear-acme")).dead == 1
 
 
 def test_dead_letters_of_a_source_are_discarded_at_once(server: PrivateValkey, config: Path) -> None:
@@ -272,6 +283,37 @@ def test_what_cannot_be_replayed_says_why(server: PrivateValkey, config: Path) -
     config.write_text(config.read_text().partition("[[enrollments]]")[0])
     revoked = gateway(config, "replay", queued.delivery)
     assert (revoked.exit_code, "no longer enrolled" in revoked.stderr) == (1, True)
+
+
+def test_a_replay_goes_where_its_subscription_stands_now(server: PrivateValkey, config: Path) -> None:
+    old, folder = LINEAR["digest"], config.parent / "enrolled"
+    folder.mkdir()
+    newer = {name: value for name, value in LINEAR.items() if name != "digest"} | {
+        "workflow_hash": "sha256:" + "1" * 64
+    }
+    for number, document in enumerate(
+        (LINEAR, new := seal(newer), seal({**newer, "grants": {**LINEAR["grants"], "teams": ["x"]}}))
+    ):
+        (folder / f"{number}.json").write_text(json.dumps(document))
+    text = re.sub(r'path = ".*"', f'path = "{folder}"', config.read_text())
+    entry = text[text.index("[[enrollments]]") :]
+    queued = stored(server, lambda store: admit(store, load_configuration(config)))
+    (batch,) = stored(server, lambda store: store.seal("linear-acme", time.time(), 60, 1))
+    stored(server, lambda store: store.done(batch, time.time()))
+    config.write_text(text)
+    stored(server, lambda store: store.suspend(old, "workflow-hash"))
+    waits = gateway(config, "replay", queued.delivery)
+    assert (waits.exit_code, "suspended (workflow-hash)" in waits.stderr) == (1, True)
+    stored(server, lambda store: store.suspend(old, "workflow-superseded"))
+    narrower = json.loads((folder / "2.json").read_bytes())["digest"]
+    config.write_text(text + entry.replace(old, narrower))
+    refused = gateway(config, "replay", queued.delivery)
+    assert (refused.exit_code, "does not grant it" in refused.stderr) == (1, True)
+    config.write_text(text + entry.replace(old, new["digest"]))
+    done = gateway(config, "replay", queued.delivery)
+    assert done.exit_code == 0, done.output
+    (batch,) = stored(server, lambda store: store.seal("linear-acme", time.time() + 1, 60, 1))
+    assert batch.digest == new["digest"]
 
 
 def test_asks_are_listed_and_answered_once(server: PrivateValkey, config: Path) -> None:

@@ -115,7 +115,11 @@ def show(ident: str, config: Path, *, as_json: bool) -> None:
 @config_option
 @json_option
 def replay(ids: tuple[str, ...], config: Path, *, every: bool, as_json: bool, **which: Any) -> None:
-    """Queue dead letters again under their own dispatch ids, since GitHub may have taken them; exit 1 where one was none."""
+    """Queue dead letters again under their own dispatch ids, since GitHub may have taken them.
+
+    One whose subscription is not enrolled stays: it would be a dead letter again at once. Exit 1 where one of the ids was
+    none, or stayed.
+    """
     _change(load_configuration(config), letters.REPLAY, ids, Wanted(**which), every=every, as_json=as_json)
 
 
@@ -139,43 +143,55 @@ def _change(
 ) -> None:
     if [bool(ids), wanted != Wanted(), every].count(True) != 1:
         raise click.UsageError("give ids, or --source, --reason, --subscription, --since, --until, or --all")
-    done, missing = asyncio.run(_apply(configuration, action, ids, wanted, quiet=as_json))
+    done, kept = asyncio.run(_apply(configuration, action, ids, wanted, quiet=as_json))
+    missing = [ident for ident in ids if ident not in {*done, *kept}]
     if as_json:
-        click.echo(json.dumps({"dead": done, "missing": missing}))
+        click.echo(json.dumps({"dead": done, "missing": missing, "kept": kept}))
     else:
         word = {letters.REPLAY: "queued again", letters.DISCARD: "discarded"}[action]
         click.echo(f"{len(done)} {word}" + (f", {len(missing)} no dead letter: {' '.join(missing)}" if missing else ""))
-    raise SystemExit(1 if missing else 0)
+        if kept:
+            click.echo(
+                f"{len(kept)} stayed: their subscriptions are not enrolled; enroll them first, or discard", err=True
+            )
+    raise SystemExit(1 if missing or (kept and (ids or not done)) else 0)
 
 
 async def _apply(
     configuration: Configuration, action: letters.Action, ids: tuple[str, ...], wanted: Wanted, *, quiet: bool
 ) -> tuple[list[str], list[str]]:
-    """Act on each source's letters in chunks; each chunk is in the audit trail before it is acted on."""
+    """Act on each source's letters in chunks; each chunk is in the audit trail before it is acted on.
+
+    Returns those that were dead until now, and those that stay for want of their subscription.
+    """
     done: list[str] = []
+    kept: list[str] = []
+    chosen: dict[str, list[str]] = {}
     async with opened(configuration) as store:
-        chosen = await _chosen(store, configuration, ids, wanted)
+        async for letter in _chosen(store, configuration, ids, wanted):
+            if action == letters.REPLAY and configuration.index.by_digest(letter.digest) is None:
+                kept.append(letter.id)
+            else:
+                chosen.setdefault(letter.source, []).append(letter.id)
         chunks = [(name, some[n : n + CHUNK]) for name, some in chosen.items() for n in range(0, len(some), CHUNK)]
         with waiting(action, len(chunks), quiet=quiet) as bar:
             for name, chunk in chunks:
                 done += await letters.settle(store, action, None, name, chunk)
                 bar.step()
-    known = set(done)
-    return done, [ident for ident in ids if ident not in known]
+    return done, kept
 
 
 async def _chosen(
     store: Store, configuration: Configuration, ids: tuple[str, ...], wanted: Wanted
-) -> dict[str, list[str]]:
-    chosen: dict[str, list[str]] = {}
+) -> AsyncGenerator[Dispatch, None]:
     if ids:
         for found in await store.dispatches(list(dict.fromkeys(ids))):
             if found.status == "dead":
-                chosen.setdefault(found.source, []).append(found.id)
-        return chosen
+                yield found
+        return
     for name in await sources(store, configuration, wanted.source):
-        chosen[name] = [letter.id async for letter in _fitting(store, name, wanted)]
-    return chosen
+        async for letter in _fitting(store, name, wanted):
+            yield letter
 
 
 async def _fitting(store: Store, source: str, wanted: Wanted) -> AsyncGenerator[Dispatch, None]:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from collections.abc import Mapping
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from gateway import audit
 from gateway.cli.explain import listed
 from gateway.cli.options import config_option, json_option
 from gateway.configuration import Configuration, load_configuration
+from gateway.rollover import grants, successor
 from gateway.storage import opened
-from gateway.store import Admit, AdmitItem, uuid7
+from gateway.store import Admit, AdmitItem, QueueEntry, uuid7
+from gateway.suspension import SUPERSEDED
 
 
 @click.command(epilog="Example: gateway replay 019a2b4c-7d00-7000-8000-000000000001")
@@ -24,7 +28,8 @@ def replay(ident: str, config: Path, *, as_json: bool) -> None:
     """Queue the events that DELIVERY forwarded again, as a new delivery with new dispatches.
 
     What is kept is the projected event, so a delivery that was ignored or refused cannot be replayed: have its provider
-    send it again. Exit 1 where DELIVERY is unknown, forwarded nothing, or is no longer enrolled.
+    send it again. What a rollover superseded goes to the subscription that took over. Exit 1 where DELIVERY is unknown,
+    forwarded nothing, or no active subscription is left for it.
     """
     answer = asyncio.run(_replay(load_configuration(config), ident))
     if "problem" in answer:
@@ -48,13 +53,13 @@ async def _replay(configuration: Configuration, ident: str) -> dict[str, Any]:
             return {"problem": f"{ident} is unknown: never recorded, or older than the records are kept"}
         source = known["source"]
         entries = await store.projected(source, ident)
-        wanted = tuple(e for e in entries if configuration.index.by_digest(e.lane.rpartition(":")[0]) is not None)
+        if not entries:
+            return {"problem": f"{ident} cannot be replayed: it was {known['outcome']}: nothing was queued"}
+        suspended = await store.suspended()
+        lanes = {entry: _lane(entry, configuration, suspended) for entry in entries}
+        wanted = tuple(changed(entry, lane=lane) for entry, (lane, _) in lanes.items() if lane is not None)
+        why = next((why for lane, why in lanes.values() if lane is None), "")
         if not wanted:
-            why = (
-                "its subscription is no longer enrolled"
-                if entries
-                else f"it was {known['outcome']}: nothing was queued"
-            )
             return {"problem": f"{ident} cannot be replayed: {why}"}
         new, now = uuid7(), time.time()
         await audit.record(store, "replay", source=source, delivery=ident, replayed_as=new)
@@ -73,3 +78,19 @@ async def _replay(configuration: Configuration, ident: str) -> dict[str, Any]:
         item = AdmitItem((f"replay:{new}",), 3600, None, wanted)  # a call whose answer is lost is repeated
         await store.admit(Admit(source, new, (item,), json.dumps(text, separators=(",", ":")), now))
         return {"id": new, "replayed": ident, "source": source, "events": len(wanted)}
+
+
+def _lane(entry: QueueEntry, configuration: Configuration, suspended: Mapping[str, str]) -> tuple[str | None, str]:
+    """Return where an event is queued now; None, and why, where it would never be sent."""
+    digest, _, trigger = entry.lane.rpartition(":")
+    enrolled, reason = configuration.index.by_digest(digest), suspended.get(digest)
+    if enrolled is None:
+        return None, "its subscription is no longer enrolled"
+    if reason is None:
+        return entry.lane, ""
+    new = successor(enrolled, configuration.enrolled, suspended) if reason == SUPERSEDED else None
+    if new is None:
+        return None, f"its subscription is suspended ({reason}); see: gateway subscriptions"
+    if not grants(new, trigger, [entry.event]):
+        return None, f"{new.subscription.digest}, which took over, does not grant it"
+    return f"{new.subscription.digest}:{trigger}", ""

@@ -54,17 +54,22 @@ class Suspensions:
 
 
 def without_suspended(found: Sequence[Found], suspended: Mapping[str, str]) -> list[Found]:
-    """Take the matches of suspended subscriptions out; what was considered names them with the test `suspended`."""
+    """Take the matches of suspended subscriptions out; what was considered names them with the test `suspended`.
+
+    A superseded one beside a match is not named: the event went where it belongs.
+    """
     if not suspended:
         return list(found)
-    return [
-        (
-            event,
-            tuple(match for match in matches if match.enrolled.subscription.digest not in suspended),
-            tuple(
-                replace(one, matched=False, test=SUSPENDED) if one.matched and one.digest in suspended else one
-                for one in considered
-            ),
-        )
-        for event, matches, considered in found
-    ]
+    return [_without(*one, suspended) for one in found]
+
+
+def _without(
+    event: Event, matches: tuple[Match, ...], considered: tuple[Considered, ...], suspended: Mapping[str, str]
+) -> Found:
+    left = tuple(match for match in matches if match.enrolled.subscription.digest not in suspended)
+    told = tuple(
+        replace(one, matched=False, test=SUSPENDED) if one.matched and one.digest in suspended else one
+        for one in considered
+        if not (left and one.matched and suspended.get(one.digest) == SUPERSEDED)
+    )
+    return event, left, told

@@ -68,7 +68,9 @@ REASONS: dict[str, Words] = {
     "no-match": Words(
         "matched", "Genuine, but no subscription matches.", "The first test that was not true is named with each below."
     ),
-    "suspended": Words("matched", "Every subscription that matches is suspended.", "Enroll again to resume it."),
+    "suspended": Words(
+        "matched", "Every subscription that matches is suspended.", "gateway subscriptions says why, and what to do."
+    ),
     "rollover": Words("queued", "Carried over from a dispatch whose subscription was superseded."),
     "replay": Words("queued", "An operator's replay of an earlier delivery."),
     "duplicate": Words("queued", "The same delivery came before; nothing is queued twice."),
@@ -130,17 +132,17 @@ SETTLED: dict[str, str] = {
 }
 
 RUNS: dict[str, str] = {
-    "audience": "The run is of another workflow than the enrolled one. Compile and enroll the merged workflow again.",
+    "audience": "The run is of another workflow than the enrolled one. Compile and enroll the merged workflow again, then run the job again.",
     "event": "The run was not started by repository_dispatch.",
     "repository": "The enrolled repository has another name now. Compile and enroll it under the new one.",
     "sender": "Somebody else than the App's bot started the run. Compare github.sender_id with the bot's user id.",
     "environment": "The job uses a deployment environment, which the admitting job must not. Use one in a later job.",
     "ref": "The run is not of the default branch.",
     "workflow": "The run is of another workflow file than the enrolled one, or of a reusable one.",
-    "workflow-hash": "The run's workflow file is not the enrolled one. Compile and enroll the merged workflow again.",
+    "workflow-hash": "The run's workflow file is not the enrolled one. Compile and enroll the merged workflow again, then run the job again.",
     "not-enrolled": "The subscription was revoked while the run was judged.",
     "denied": "The enrollment or its source is in mode deny.",
-    "suspended": "The subscription is suspended: gateway subscriptions says why. Enroll again to resume it.",
+    "suspended": "The subscription is suspended: gateway subscriptions says why, and what to do.",
     "unknown-dispatch": "The dispatch was being asked about, or was denied.",
     "expired": "The run came later than admission.window_s after the dispatch was sent.",
     "replayed-token": "The run's token was used for another dispatch. Run the job again.",
@@ -149,6 +151,19 @@ RUNS: dict[str, str] = {
 }
 AWAY = {"store": "The store was away. The run asks again; run the job again where it has ended."}
 OF_INSTALLATIONS = frozenset({"repository-gone", "repository-inaccessible", "installation-gone"})
+
+RESUME: dict[str, str] = {
+    "opt-in-revoked": "Once it says yes again, enroll the subscription again.",
+    "workflow-hash": "Compile what is there now and enroll that, or put the enrolled file back and enroll again.",
+    "workflow-missing": "Put the file back and enroll again, or revoke the subscription.",
+    "workflow-pending": "Nothing to do here: it starts with the merge.",
+    "workflow-superseded": "Nothing to mend: revoke it when its queue is empty.",
+    "repository-moved": "Compile and enroll under the new name, and revoke this one.",
+    "repository-gone": "Add it to the installation and enroll again, or revoke the subscription.",
+    "repository-replaced": "Revoke the subscription; compile and enroll anew if the other one is meant.",
+    "revoked": "Enroll again if it is wanted after all.",
+}
+"""What to do about a subscription that is not active, by reason."""
 
 HEALTH: dict[str, str] = {
     "flowing": "Authentic deliveries arrive.",
@@ -178,8 +193,7 @@ def about_suspension(reason: str | None) -> str:
     """Say how a subscription stands that was suspended when a delivery came; `reason` is today's, None for active."""
     if reason is None:
         return "it is active again"
-    told = SETTLED.get(reason, "")
-    return f"still suspended: {reason}" + (f". {told}" if told else "")
+    return " ".join([f"still suspended: {reason}.", *filter(None, (SETTLED.get(reason), RESUME.get(reason)))])
 
 
 def again(outcome: str, reason: str | None) -> str:

@@ -241,6 +241,10 @@ async def test_what_waits_for_an_operator(deployment: Deployment, server: Privat
     await store.ask("linear-acme", batch.dispatch, now, 60)
     assert "1 wait" in (await deployment.broken())["asks"].detail
     await store.dead(batch, "not-found", now)
+    await store.suspend(LINEAR["digest"], "workflow-superseded")
+    assert "suspended" not in await deployment.broken()  # a rollover needs nobody
+    (told,) = [finding for finding in await deployment.findings() if finding.check == "rollover"]
+    assert "revoke it when its queue is empty" in told.detail
     await store.suspend(LINEAR["digest"], "repository-moved")
     await store.park(11, now + 60, "rate-limited")
     await store.keep_notice("linear-acme", "subscriptionRemoved", "s", now - 7200)

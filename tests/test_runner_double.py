@@ -1,6 +1,7 @@
 """The runner's double: what it says where there is nothing to run, and that a log is shown as GitHub shows it."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -45,25 +46,37 @@ async def run(github: str, document: Path) -> tuple[int, str]:
 
 
 async def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    document = tmp_path / "triage.json"
-    document.write_text("{}")
-    nobody = f"http://127.0.0.1:{free_port()}"
+    document, nobody = tmp_path / "triage.json", f"http://127.0.0.1:{free_port()}"
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    for text in (
+        "{}",
+        '{"workflow": null}',
+        '{"workflow": "a\\u0000b"}',
+        '{"workflow": "\\ud800"}',
+        "[" * 60_000,
+        "[1]",
+    ):
+        document.write_text(text)
+        for path in (document, tmp_path / "zero.json"):
+            assert await run(nobody, path) == (3, f"runner double: {path} is no compiled subscription\n")
+    workflow = ".github/workflows/x.yml"
+    document.write_text(json.dumps({"workflow": workflow}))
     assert await run(nobody, document) == (3, f"runner double: {nobody}: no double answers there\n")
     async with running(app_id=APP_ID, public_key_pem=PUBLIC, installations=INSTALLATIONS) as github:
         said = f"runner double: {github.address}: there is no such dispatch\n"
         assert await run(github.address, document) == (3, said)
         github.double.dispatches.append(
-            {"repo": "acme/web", "installation": 11, "event_type": "x", "client_payload": {}}
+            {"repo": "acme/web", "installation": 11, "event_type": "gateway-x", "client_payload": {}}
         )
-        assert await run(github.address, document) == (3, f"runner double: {document} is no compiled subscription\n")
-        (tmp_path / "zero.json").symlink_to("/dev/zero")
-        for text in ('{"workflow": null}', '{"workflow": "a\\u0000b"}', '{"workflow": "\\ud800"}', "[" * 60_000, "[1]"):
-            document.write_text(text)
-            for path in (document, tmp_path / "zero.json"):
-                assert await run(github.address, path) == (3, f"runner double: {path} is no compiled subscription\n")
-        document.write_text('{"workflow": ".github/workflows/x.yml"}')
+        contents = github.double.add_repository("acme/web").contents
+        for data in (None, b"on: {repository_dispatch: {types: [gateway-y]}}"):
+            if data is not None:
+                contents[(workflow, None)] = data
+            code, said = await run(github.address, document)
+            assert (code, "GitHub starts no run" in said) == (3, True)
+        contents[(workflow, None)] = b"on: {repository_dispatch: {types: [gateway-x]}}"
         code, said = await run(github.address, document)
-        assert (code, "no double answers there" in said) == (3, True)
+        assert (code, "no double answers there" in said) == (3, True)  # the issuer
 
 
 async def test_an_answer_of_something_else_is_no_double(tmp_path: Path) -> None:
@@ -76,7 +89,9 @@ async def test_an_answer_of_something_else_is_no_double(tmp_path: Path) -> None:
     await site.setup()
     await web.TCPSite(site, "127.0.0.1", 0).start()
     address = f"http://127.0.0.1:{site.addresses[0][1]}"
-    assert await run(address, tmp_path / "x.json") == (3, f"runner double: {address}: no double answers there\n")
+    document = tmp_path / "x.json"
+    document.write_text('{"workflow": ".github/workflows/x.yml"}')
+    assert await run(address, document) == (3, f"runner double: {address}: no double answers there\n")
     await site.cleanup()
 
 

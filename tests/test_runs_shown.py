@@ -19,7 +19,7 @@ from gateway.configuration import Configuration
 from gateway.errors import Rejection, Unavailable
 from gateway.keys import Keys
 from gateway.store import uuid7
-from gateway.words import about_run
+from gateway.words import RESUME, about_run
 from tests.console.client import Client, write_configuration
 from tests.destination_house import House, enrolled_with, house, receiving
 from tests.operating import gateway, write
@@ -116,7 +116,7 @@ async def test_the_last_refused_run_is_shown_with_what_to_do_until_one_is_admitt
     assert "    workflow-hash: The run's workflow file is not the enrolled one. Compile and enroll" in text
     page = await stage.page(delivery)
     assert 'last refused: <code>workflow-hash</code>, run <span class="id">9000000065</span>' in page
-    assert "Compile and enroll the merged workflow again." in page
+    assert "Compile and enroll the merged workflow again," in page
     assert "<b>admitted</b> refused" in page
     home.github.double.script(home.one.subscription.repository, {"status": 403}, on="contents")
     assert await refused(home, dispatch, workflow_sha="d" * 40, job_workflow_sha=None) == "contents-unreadable"
@@ -287,7 +287,10 @@ async def test_an_ignored_delivery_names_the_suspension_and_that_only_the_provid
     await store.record("linear-acme", json.dumps(row | {"reason": "suspended", "subscriptions": [considered, other]}))
     await store.flush()
     for reason, word in (
-        ("opt-in-revoked", "still suspended: opt-in-revoked. The repository took its consent back."),
+        (
+            "opt-in-revoked",
+            f"still suspended: opt-in-revoked. The repository took its consent back. {RESUME['opt-in-revoked']}",
+        ),
         (None, "it is active again"),
     ):
         text = await stage.command("explain", str(row["id"]))

@@ -223,6 +223,8 @@ def _tell(done: enrolling.Done, source: str, row: Row | None, *, resumed: bool, 
     elif row is not None and row.state == "suspended":
         click.echo(f"suspended {done.digest} from {source}: {done.document}, {done.entry}")
     else:
+        if row is not None and row.state == "active" and not done.known:
+            click.echo("note: running processes take it within 5 seconds; what comes before is ignored", err=True)
         word = "resumed" if resumed else "changed" if done.changed else "enrolled already" if done.known else "enrolled"
         click.echo(f"{word} {done.digest} from {source}: {done.document}, {done.entry}")
 

@@ -12,7 +12,7 @@ from gateway.configuration import Configuration
 from gateway.console.session import Operator
 from gateway.keys import Keys
 from gateway.samples import sample_for, signed_sample
-from gateway.store import Store
+from gateway.store import Dispatch, Store
 
 MOST = 10_000
 CHUNK = 200
@@ -52,9 +52,13 @@ class Acts:
         return found
 
     async def replay(self, operator: Operator, ids: Iterable[str]) -> list[str]:
-        """Queue dead letters again under their own dispatch ids; returns those that were dead."""
+        """Queue dead letters again under their own dispatch ids; returns those that were dead.
+
+        One whose subscription is not enrolled stays: it would be a dead letter again at once.
+        """
         done: list[str] = []
-        for source, named in await self._by_source(ids):
+        enrolled = self._configuration().index.by_digest
+        for source, named in await self._by_source(ids, lambda letter: enrolled(letter.digest) is not None):
             done += await letters.settle(self._store, letters.REPLAY, operator.name, source, named)
             self._wake(source)
         return done
@@ -62,15 +66,15 @@ class Acts:
     async def discard(self, operator: Operator, ids: Iterable[str]) -> list[str]:
         """Give dead letters up; returns those that were dead."""
         done: list[str] = []
-        for source, named in await self._by_source(ids):
+        for source, named in await self._by_source(ids, lambda _: True):
             done += await letters.settle(self._store, letters.DISCARD, operator.name, source, named)
         return done
 
-    async def _by_source(self, ids: Iterable[str]) -> list[tuple[str, list[str]]]:
+    async def _by_source(self, ids: Iterable[str], fits: Callable[[Dispatch], bool]) -> list[tuple[str, list[str]]]:
         """Dead letters by source, at most 200 at a time: each group is in the audit trail before it is acted on."""
         found: dict[str, list[str]] = {}
         for one in await self._store.dispatches(list(dict.fromkeys(ids))):
-            if one.status == "dead":
+            if one.status == "dead" and fits(one):
                 found.setdefault(one.source, []).append(one.id)
         return [
             (source, named[start : start + CHUNK])

@@ -11,6 +11,8 @@ from gateway.doctor.finding import Finding, Findings, of_problem, skew
 from gateway.errors import ConfigError, Unavailable
 from gateway.storage import opened
 from gateway.store import Store
+from gateway.suspension import state_of
+from gateway.words import RESUME
 
 STUCK_S = 3_600.0
 
@@ -94,12 +96,17 @@ async def _waiting(store: Store, configuration: Configuration) -> list[Finding]:
     for digest, reason in (await store.suspended()).items():
         if digest not in enrolled:
             continue  # revoked
-        fix = "mend the cause, then enroll the subscription again"
-        found.append(Finding("suspended", "warn", f"{digest}: {reason}", fix))
+        told, fix = f"{digest}: {reason}", RESUME.get(reason, "mend the cause, then enroll the subscription again")
+        if state_of(reason) == "mismatched":  # a rollover on its way: nothing is wrong
+            found.append(Finding("rollover", "ok", f"{told}. {fix}"))
+        else:
+            found.append(Finding("suspended", "warn", told, fix))
     for installation, until in (await store.parked()).items():
         detail = f"installation {installation} waits for GitHub's rate limit, {until - time.time():.0f} s more"
         found.append(Finding("rate limit", "warn", detail, "nothing to do: it goes on by itself"))
-    return found or [Finding("queue", "ok", "nothing waits for an operator")]
+    if all(one.state == "ok" for one in found):
+        found.append(Finding("queue", "ok", "nothing waits for an operator"))
+    return found
 
 
 async def _queue(store: Store, name: str) -> Finding | None:

@@ -141,14 +141,18 @@ class NothingToRunError(Exception):
 async def play(options: argparse.Namespace) -> tuple[str, Step]:
     """Run the step of a run that a dispatch started; return the run's id and the step. Raises NothingToRunError."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
-        query = {} if options.dispatch is None else {"dispatch": options.dispatch}
+        workflow = _workflow(options.subscription[0])
+        query = {"workflow": workflow} | ({} if options.dispatch is None else {"dispatch": options.dispatch})
         asked = session.get(f"{options.github}/_double/event", params=query)
-        event = await _json(asked, options.github, "there is no such dispatch", "sender", "repository", "branch")
+        missing = {409: f"{workflow} at the default branch does not list the dispatch's type, so GitHub starts no run"}
+        event = await _json(
+            asked, options.github, missing | {404: "there is no such dispatch"}, "sender", "repository", "branch"
+        )
         sender_id = str(event["sender"]["id"])
         if options.sender is not None:
             event["sender"] = {"id": options.sender, "login": "somebody-else", "type": "User"}
-        state = await _json(session.get(f"{options.github}/_double/state"), options.github, "it has no state", "heads")
-        repository, workflow = event["repository"], _workflow(options.subscription[0])
+        state = await _json(session.get(f"{options.github}/_double/state"), options.github, {}, "heads")
+        repository = event["repository"]
         claims: dict[str, Any] = run_claims(
             repository=repository["full_name"],
             repository_id=repository["id"],
@@ -162,7 +166,7 @@ async def play(options: argparse.Namespace) -> tuple[str, Step]:
             claims["run_id"] = options.run_id
         claims |= {name: value or None for name, value in options.claim}
         asked = session.post(f"{options.issuer}/_double/run", json={"claims": claims})
-        started = await _json(asked, options.issuer, "it starts no runs", "run_id", "url", "token")
+        started = await _json(asked, options.issuer, {}, "run_id", "url", "token")
     run = Run(
         repository=repository["full_name"],
         repository_id=repository["id"],
@@ -180,12 +184,12 @@ async def play(options: argparse.Namespace) -> tuple[str, Step]:
     return run.run_id, await step(run, json.dumps(event), inputs, workspace=options.workspace)
 
 
-async def _json(call: Any, where: str, missing: str, *members: str) -> Any:
-    """Return a double's answer, an object with these members."""
+async def _json(call: Any, where: str, refusals: Mapping[int, str], *members: str) -> Any:
+    """Return a double's answer, an object with these members; `refusals` says what a status means."""
     try:
         async with call as response:
-            if response.status >= 400:
-                raise NothingToRunError(f"{where}: {missing}")
+            if response.status in refusals:
+                raise NothingToRunError(f"{where}: {refusals[response.status]}")
             answer = await response.json()
     except (aiohttp.ClientError, TimeoutError, ValueError):
         answer = None

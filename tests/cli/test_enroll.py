@@ -18,6 +18,7 @@ from gateway.compile import encode
 from gateway.configuration import load_configuration
 from gateway.enrollments import Row
 from gateway.subscriptions import event_type_for, load_subscription, seal
+from gateway.words import RESUME, SETTLED
 from tests.cli.desk import DIGEST, EXAMPLES, LINEAR, Desk
 
 DOCUMENT = json.loads(LINEAR.read_bytes())
@@ -158,7 +159,8 @@ def test_another_grant_of_a_rolled_over_workflow_takes_the_place_of_the_one_befo
 
 def test_a_reason_is_listed_in_words() -> None:
     row = Row(DIGEST, "linear-acme", "acme/app", "suspended", "workflow-missing", "triage.json")
-    assert lines(row).endswith("triage.json: workflow-missing: The default branch has no such workflow file.")
+    told = f"{SETTLED['workflow-missing']} {RESUME['workflow-missing']}"
+    assert lines(row).endswith(f"triage.json: workflow-missing: {told}")
 
 
 def test_an_option_that_is_changed_is_said_to_be(desk: Desk) -> None:

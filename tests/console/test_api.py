@@ -2,12 +2,14 @@
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.deliveries import export
 from gateway.store import Admit, AdmitItem, QueueEntry
+from gateway.subscriptions import build_index
 from tests.console.client import Client
 from tests.valkey import PrivateValkey
 
@@ -115,6 +117,17 @@ async def test_dead_letters(client: Client) -> None:
     assert (await client.change("/api/v1/dead/replay", {"all": True})).json() == {"replayed": []}
     trail = await client.gateway.store.audit()
     assert {one["action"] for one in trail} == {"dead-replay", "dead-discard"}
+
+
+async def test_a_dead_letter_of_no_enrolled_subscription_stays(client: Client) -> None:
+    ids = await make_dead(client)
+    whole = client.gateway.configuration
+    client.gateway.configuration = replace(whole, index=build_index((), whole.sources))
+    try:
+        assert (await client.change("/api/v1/dead/replay", {"ids": ids})).json() == {"replayed": []}
+    finally:
+        client.gateway.configuration = whole
+    assert (await client.change("/api/v1/dead/replay", {"ids": ids})).json() == {"replayed": ids}
 
 
 async def test_dead_letters_of_several_sources_are_paged_without_a_gap(client: Client) -> None:

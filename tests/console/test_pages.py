@@ -11,8 +11,10 @@ import pytest
 from gateway import console, words
 from gateway.console.picture import COLUMNS, draw
 from gateway.health import Row
+from gateway.reconcile import CHANGED, MISSING, OPT_IN
 from gateway.samples import load_samples
-from gateway.store import BUCKETS, Flow, records, uuid7
+from gateway.store import BUCKETS, REVOKED, Flow, records, uuid7
+from gateway.suspension import PENDING, SUPERSEDED
 from tests.console.client import Client
 from tests.console.reasons import rejections
 from tests.console.test_api import make_dead
@@ -243,6 +245,13 @@ def test_every_reason_of_the_code_has_words() -> None:
     assert rejections() - words.REASONS.keys() == set()
 
 
+def test_every_suspension_has_a_way_on() -> None:
+    reasons = {CHANGED, MISSING, OPT_IN, PENDING, SUPERSEDED, REVOKED}
+    reasons |= {"repository-moved", "repository-gone", "repository-replaced"}
+    assert reasons == words.RESUME.keys()
+    assert reasons - words.SETTLED.keys() == set()
+
+
 async def test_subscriptions_that_are_not_active_come_first_and_a_reload_hides_none(client: Client) -> None:
     await client.log_in()
     enrolled = client.gateway.configuration.enrolled
@@ -250,7 +259,7 @@ async def test_subscriptions_that_are_not_active_come_first_and_a_reload_hides_n
     await client.lookout.look(fresh=True)
     text = (await client.get("/subscriptions")).text
     assert text.index(enrolled[-1].subscription.digest) < text.index(enrolled[0].subscription.digest)
-    assert "Enroll again to resume." in text
+    assert words.RESUME["workflow-hash"] in text
     for query in ("?state=suspended", f"?q={enrolled[-1].subscription.digest[7:19]}", f"?source={enrolled[-1].source}"):
         found = (await client.get(f"/subscriptions{query}")).text
         assert enrolled[-1].subscription.digest in found

@@ -341,7 +341,7 @@ async function ask(receiver, token, gateway) {
 
 const lacks = (claim) =>
   `the token has no usable claim ${claim}, which GitHub documents: compare admission.issuer, or update GitHub Enterprise Server`;
-const COMPILE = "compile and enroll the merged workflow again";
+const COMPILE = "compile and enroll the merged workflow again, then run this job again";
 const FIXES = {
   // not proven
   token: "the receiver does not accept the token: compare admission.jwks_url with this GitHub's issuer",
@@ -435,8 +435,9 @@ async function admit() {
     await ask(receiver, await identityToken(`${prefix}another-subscription`), gateway);
     throw new Refused(
       "the envelope is of another subscription than those given. After a rollover this passes by itself: the receiver looks " +
-        "at the default branch now, and sends what waits under the new subscription. Where only the grants changed, commit " +
-        "the new document too and name both in the input subscription",
+        "at the default branch now, and sends what waits under the new subscription. Where that is not enrolled yet, enroll " +
+        "it, then run this job again. Where only the grants changed, commit the new document too and name both in the input " +
+        "subscription",
     );
   }
   checkEvents(gateway, document);

@@ -10,7 +10,8 @@ belongs on loopback alone:
   dispatch all the same, so that its outcome is unknown. One without `status` and `cut` goes on as if not scripted.
 - `GET /_double/dispatches` what was taken (`body` decoded, `raw` as text); `GET /_double/state` counts, the repositories' ids and
   head commits; `DELETE /_double/state` forgets both, scripts and tokens.
-- `GET /_double/event[?dispatch=ID]` the event of the run that the last dispatch started, or that one: a run's event file
+- `GET /_double/event[?dispatch=ID][&workflow=PATH]` the event file of the run that the last dispatch started, or that one; 409
+  where the workflow at the default branch does not list its type
 - `POST /_double/repository` `{"repo", "id"?, "default_branch"?, "moved_to"?, "gone"?}`
 - `POST /_double/contents` `{"repo", "path", "ref"?, "text"}` (without `ref`: at every ref; null text: removed)
 - `POST /_double/installation` `{"id", "repositories"?, "permissions"?, "suspended"?, "gone"?}`

@@ -77,12 +77,15 @@ class Control:
     async def _event(self, request: web.Request) -> web.StreamResponse:
         """Answer what the run that a dispatch started finds in its event file: of the last one, or of `?dispatch=ID`.
 
+        With `?workflow=PATH` 409 where that file at the default branch lists no such type, so that GitHub starts no run.
         https://docs.github.com/en/webhooks/webhook-events-and-payloads#repository_dispatch
         """
-        wanted = request.query.get("dispatch")
+        wanted, workflow = request.query.get("dispatch"), request.query.get("workflow")
         for one in reversed(self._seen.dispatches):
             repo = self._world.repos.get(one["repo"].lower())
             if repo is not None and (wanted is None or wanted == _dispatch_id(one["client_payload"])):
+                if workflow is not None and one["event_type"].encode() not in (repo.file(workflow) or b""):
+                    raise web.HTTPConflict
                 return web.json_response(self._delivered(one, repo))
         raise web.HTTPNotFound
 

@@ -193,7 +193,10 @@ async def test_a_suspended_subscription_is_ignored_and_consumes_nothing(driver: 
     assert (await driver.newest("linear-acme"))["outcome"] == "forwarded"  # no id was consumed
 
 
-async def test_of_several_matches_the_suspended_one_is_named_and_skipped(driver: Driver) -> None:
+@pytest.mark.parametrize(("reason", "named"), [("workflow-pending", True), ("workflow-superseded", False)])
+async def test_of_several_matches_the_suspended_one_is_skipped_and_named_unless_superseded(
+    driver: Driver, reason: str, named: bool
+) -> None:
     configuration = driver.gateway.configuration
     one = next(one for one in configuration.enrolled if one.source == "linear-acme")
     document = {name: value for name, value in one.subscription.document.items() if name != "digest"}
@@ -202,14 +205,12 @@ async def test_of_several_matches_the_suspended_one_is_named_and_skipped(driver:
     driver.gateway.configuration = replace(
         configuration, enrolled=enrolled, index=build_index(enrolled, configuration.sources)
     )
-    await driver.gateway.store.suspend(second.digest, "workflow-pending")
+    await driver.gateway.store.suspend(second.digest, reason)
     await driver.post("linear-acme", *driver.signed("linear-acme"))
     record = await driver.newest("linear-acme")
     assert record["outcome"] == "forwarded"
-    assert {row["digest"]: (row["matched"], row["test"]) for row in record["subscriptions"]} == {
-        one.subscription.digest: (True, None),
-        second.digest: (False, "suspended"),
-    }
+    told = {row["digest"]: (row["matched"], row["test"]) for row in record["subscriptions"]}
+    assert told == {one.subscription.digest: (True, None)} | ({second.digest: (False, "suspended")} if named else {})
     assert (await driver.gateway.store.depth("linear-acme")).waiting == 1
 
 

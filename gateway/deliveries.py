@@ -39,7 +39,7 @@ async def one_delivery(store: Store, ident: str) -> dict[str, Any] | None:
     carried = await _carried(store, [one for one in known.values() if one.run is None])
     for dispatch in shown["dispatches"]:
         one = known[dispatch["id"]]
-        dispatch |= {"reason": one.reason, "attempts": one.attempts}
+        dispatch |= {"subscription": one.digest, "reason": one.reason, "attempts": one.attempts}
         dispatch |= {"settled_at": one.settled_at, "admitted_at": one.admitted_at}
         dispatch["refused"] = None if one.refused is None else asdict(one.refused)
         dispatch["carried"] = carried.get(one.id)

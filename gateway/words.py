@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from gateway.delivery import Outcome
 from gateway.health import ORDER, Look
+from gateway.subscriptions import Enrolled
 
 Step = Literal["received", "proven", "read", "matched", "queued"]
 STEPS: tuple[Step, ...] = ("received", "proven", "read", "matched", "queued")
@@ -165,6 +166,8 @@ RESUME: dict[str, str] = {
 }
 """What to do about a subscription that is not active, by reason."""
 
+UNASKED_S = 60.0  # a run asks within it, unless no runner is free
+
 HEALTH: dict[str, str] = {
     "flowing": "Authentic deliveries arrive.",
     "new": "No authentic delivery yet.",
@@ -187,6 +190,26 @@ def words(outcome: str, reason: str | None) -> Words:
 def about_run(reason: str) -> str:
     """Say why a run was refused, and what to do; what GitHub answered means the same as for a dispatch."""
     return RUNS.get(reason) or SETTLED.get(reason) or AWAY.get(reason.partition("-")[0], "")
+
+
+def no_run(enrolled: Enrolled | None) -> str:
+    """Say where to look when GitHub took a dispatch and no run asked, and why that is; None: it is not enrolled any more."""
+    where = f"{enrolled.subscription.repository}'s" if enrolled else "the repository's"
+    event_type = enrolled.subscription.event_type if enrolled else "the document's event_type"
+    return (
+        f"Look at {where} Actions page. Without a run there, most often on.repository_dispatch.types of the workflow lacks {event_type}, "
+        "or the workflow is not on the default branch; where one failed, most often its job lacks permissions: id-token: write, "
+        "or the action's sender-id is not the bot's user id (gateway doctor prints it)."
+    )
+
+
+def unasked(dispatch: Mapping[str, Any], enrolled: Enrolled | None, now: float) -> str:
+    """Say what is likely wrong where a dispatch went out a while ago and no run has asked; else nothing."""
+    if dispatch["status"] != "sent" or dispatch["admitted"] or dispatch["refused"] or dispatch["carried"] is not None:
+        return ""
+    if now - (dispatch["settled_at"] or now) < UNASKED_S:
+        return ""
+    return f"No run has asked to be admitted. {no_run(enrolled)}"
 
 
 def about_suspension(reason: str | None) -> str:

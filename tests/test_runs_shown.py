@@ -1,6 +1,7 @@
 """What commands, API and console say about the run of a dispatch, on a store that a real dispatcher and admissions wrote."""
 
 import asyncio
+import html
 import inspect
 import json
 import re
@@ -19,9 +20,10 @@ from gateway.configuration import Configuration
 from gateway.errors import Rejection, Unavailable
 from gateway.keys import Keys
 from gateway.store import uuid7
+from gateway.subscriptions import Enrolled, load_subscription
 from gateway.words import RESUME, about_run
 from tests.console.client import Client, write_configuration
-from tests.destination_house import House, enrolled_with, house, receiving
+from tests.destination_house import EXAMPLES, INSTALLATION, House, enrolled_with, house, receiving
 from tests.operating import gateway, write
 from tests.valkey import PrivateValkey
 
@@ -127,6 +129,51 @@ async def test_the_last_refused_run_is_shown_with_what_to_do_until_one_is_admitt
     (shown,) = (await stage.explained(delivery))["dispatches"]
     assert (shown["run"], shown["refused"]["reason"]) == ("9000000066", "contents-unreadable")
     assert "last refused" not in await stage.command("explain", delivery) + await stage.page(delivery)
+
+
+def ago(home: House, dispatch: str, seconds: float) -> None:
+    """Let GitHub have taken a dispatch so long ago."""
+    with home.valkey.client() as client:
+        key = f"gw:{{linear-acme}}:dispatch:{dispatch}"
+        at = client.hget(key, "settled")
+        assert at is not None
+        client.hset(key, "settled", str(int(at) - int(seconds * 1000)))
+
+
+async def test_a_dispatch_that_no_run_asked_for_says_where_to_look_and_why(stage: Stage) -> None:
+    home = stage.home
+    shipped = load_subscription(
+        (EXAMPLES / "linear-issue-created.json").read_bytes(), "test"
+    )  # which the two have enrolled
+    home.enrolled[shipped.digest] = Enrolled(shipped, "linear-acme", INSTALLATION)
+    known, unknown = await home.queue(one=home.enrolled[shipped.digest]), await home.queue()
+    await dispatched(home, 2)
+
+    async def shown(delivery: str) -> list[str]:
+        page = html.unescape(await stage.page(delivery))
+        return [await stage.command("explain", delivery), page]
+
+    async def dispatch_of(delivery: str) -> dict[str, Any]:
+        (row,) = (await stage.explained(delivery))["dispatches"]
+        return dict(row)
+
+    ago(home, (await dispatch_of(known))["id"], 55)
+    assert "No run has asked" not in "".join(await shown(known))  # it may still come
+    ago(home, (await dispatch_of(known))["id"], 10)
+    for text in await shown(known):
+        assert f"No run has asked to be admitted. Look at {shipped.repository}'s Actions page." in text
+        assert f"most often on.repository_dispatch.types of the workflow lacks {shipped.event_type}, or" in text
+        assert "sender-id is not the bot's user id" in text
+    dispatch = await dispatch_of(unknown)
+    assert dispatch["subscription"] == home.digest
+    ago(home, dispatch["id"], 61)
+    for text in await shown(unknown):  # as after a revoke
+        assert "Look at the repository's Actions page." in text
+        assert "lacks the document's event_type, or" in text
+    assert await refused(home, dispatch["id"], actor_id="7") == "sender"
+    assert "No run has asked" not in "".join(await shown(unknown))
+    await home.admit(home.token(run_id="9000000064"), dispatch["id"])
+    assert "No run has asked" not in "".join(await shown(unknown))
 
 
 async def test_neither_strangers_nor_other_subscriptions_leave_a_refusal(

@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from gateway.explain import explain as explain_delivery
 from gateway.families import PROFILE
 from gateway.signing import fill
 from gateway.store import Dispatch, Store
-from gateway.subscriptions import build_index
-from gateway.words import SETTLED, about_run, about_suspension, about_test, again, age, words
+from gateway.subscriptions import Enrolled, build_index
+from gateway.words import SETTLED, about_run, about_suspension, about_test, again, age, unasked, words
 
 STRANGER = (
     "our App's own bot user is not known yet, so an event of it is not told apart: set github.sender_id, or serve once"
@@ -85,7 +85,7 @@ def _saved(config: Path, source: str, file: Path, headers: Path | None, *, as_js
     if as_json:
         click.echo(json.dumps({"outcome": found.outcome, "reason": found.reason, "explanations": found.to_json()}))
         return
-    _show(found, _workflows(base))
+    _show(found, _workflows(enrolled))
 
 
 def _with_ourselves(base: Base, source: str) -> Base:
@@ -118,9 +118,8 @@ def _read(file: Path) -> tuple[tuple[tuple[bytes, bytes], ...], bytes]:
     return pairs, json.dumps(sample["body"]).encode()
 
 
-def _workflows(base: Base) -> dict[str, str]:
+def _workflows(enrolled: Iterable[Enrolled]) -> dict[str, str]:
     """Whose trigger a digest stands for, to read: repository and workflow file."""
-    enrolled, _ = enrollments(base)
     return {
         one.subscription.digest: f"{one.subscription.repository} {one.subscription.workflow.rpartition('/')[2]}"
         for one in enrolled
@@ -209,7 +208,8 @@ def _recorded(config: Path, ident: str, *, as_json: bool) -> None:
     click.echo(f"{record['source']} {_ended(record['outcome'], record['reason'])}")
     if told := again(record["outcome"], record["reason"]):
         click.echo(f"    {told}")
-    workflows = _workflows(base)
+    enrolled = {one.subscription.digest: one for one in enrollments(base)[0]}
+    workflows = _workflows(enrolled.values())
     if record.get("first"):
         click.echo(f"first delivery {record['first']}")
     if came := record.get("carried_from"):
@@ -220,7 +220,7 @@ def _recorded(config: Path, ident: str, *, as_json: bool) -> None:
     for item in record.get("items", ()):
         click.echo(f"item {item['index']}  rejected: {item['reason']}")
     for one in record["dispatches"]:
-        _show_dispatch(one)
+        _show_dispatch(one, enrolled.get(one["subscription"]))
 
 
 def _unrecorded(ident: str, dispatch: Dispatch | None) -> str:
@@ -237,7 +237,7 @@ def listed(deliveries: Sequence[str]) -> str:
     return f"deliver{'y' if len(deliveries) == 1 else 'ies'} {', '.join(deliveries[:LISTED])}{more}"
 
 
-def _show_dispatch(one: Mapping[str, Any]) -> None:
+def _show_dispatch(one: Mapping[str, Any], enrolled: Enrolled | None) -> None:
     reason = f" ({one['reason']})" if one["reason"] else ""
     tries = f"{one['attempts']} attempt{'s' if one['attempts'] != 1 else ''}"
     click.echo(f"dispatch {one['id']}  {one['status']}{reason}, {tries}, {_run(one)}")
@@ -249,6 +249,8 @@ def _show_dispatch(one: Mapping[str, Any]) -> None:
         click.echo(f"    {SETTLED[one['reason']]}")
     if not one["admitted"] and one["refused"] and (told := about_run(one["refused"]["reason"])):
         click.echo(f"    {one['refused']['reason']}: {told}")
+    if told := unasked(one, enrolled, time.time()):
+        click.echo(f"    {told}")
     if "suspended" in one:
         click.echo(f"    {about_suspension(one['suspended'])}")
     if one["status"] in NEXT:

@@ -55,6 +55,7 @@ class Pages:
             "resume_words": words.RESUME,
             "about_test": words.about_test,
             "about_run": words.about_run,
+            "unasked": words.unasked,
             "about_suspension": words.about_suspension,
             "item_words": lambda reason: words.words("rejected", reason).why,
         }

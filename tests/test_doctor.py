@@ -16,13 +16,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from gateway.configuration import load_configuration
+from gateway.configuration import Configuration, load_configuration
 from gateway.demo import public_jwk
 from gateway.doctor import examine
 from gateway.doctor.finding import Finding, skew
 from gateway.doctor.public import certificate
 from gateway.doubles.github import Running, running
 from gateway.store import Store
+from gateway.words import about_run
 from tests.operating import APP_ID, LINEAR, PUBLIC, admit, gateway, write
 from tests.valkey import PrivateValkey
 
@@ -254,6 +255,54 @@ async def test_what_waits_for_an_operator(deployment: Deployment, server: Privat
     }  # fmt: skip
     await store.remember("gap:linear-acme", str(now - 60), 60)
     assert "events were lost" in (await deployment.broken())["provider"].detail
+    await store.close()
+
+
+async def sent(store: Store, configuration: Configuration, number: int, age_s: float) -> str:
+    """Let GitHub take a dispatch so long ago; return its id."""
+    at = time.time() - age_s
+    await admit(store, configuration, number, at)
+    (batch,) = await store.seal("linear-acme", at, 60, 1)
+    await store.started(batch, at)
+    await store.done(batch, at, "sent")
+    return batch.dispatch
+
+
+async def test_whether_runs_are_admitted(deployment: Deployment, server: PrivateValkey) -> None:
+    store, configuration = await Store.open(server.url, require=True), load_configuration(deployment.config)
+    whose = f"{LINEAR['digest']} ({LINEAR['repository']}): of its last"
+
+    async def told() -> list[tuple[str, str]]:
+        return [(one.state, one.detail) for one in await deployment.findings() if one.check == "admission"]
+
+    assert await told() == []  # nothing to judge by
+    await sent(store, configuration, 1, 90_000)  # longer than a day ago
+    await sent(store, configuration, 2, 60)  # a run may still ask
+    assert await told() == []
+    first = await sent(store, configuration, 3, 7200)
+    silent = (await deployment.broken())["admission"]
+    assert (silent.state, silent.detail) == (
+        "warn",
+        f"{whose} 1 dispatch(es) 1 had no run admitted, and none has asked",
+    )
+    assert f"types of the workflow lacks {LINEAR['event_type']}" in silent.fix
+    assert "All is well where the workflow does not use the action." in silent.fix
+    assert (await store.admit_run(first, LINEAR["digest"], "9000000064", "jti-1", time.time(), 86_400)) == "admitted"
+    assert await told() == [("ok", "a run was admitted for the last dispatch of 1 subscription(s)")]
+    second = await sent(store, configuration, 4, 3600)
+    some = (await deployment.broken())["admission"]
+    assert some.detail == f"{whose} 2 dispatch(es) 1 had no run admitted, and none has asked"
+    assert "does not use the action" not in some.fix  # it does
+    await store.refuse_run(second, LINEAR["digest"], "sender", "9000000065", time.time())
+    refused = (await deployment.broken())["admission"]
+    assert refused.detail == f"{whose} 2 dispatch(es) 1 had no run admitted; last refused: sender"
+    assert refused.fix == about_run("sender")
+    await store.suspend(LINEAR["digest"], "opt-in-revoked")
+    assert await told() == []  # that is told, and why
+    await store.resume(LINEAR["digest"])
+    for number in range(5, 60):  # what came just now hides nothing
+        await admit(store, configuration, number, time.time())
+    assert (await deployment.broken())["admission"] == refused
     await store.close()
 
 

@@ -23,7 +23,7 @@ MARKS = {
 @config_option
 @json_option
 def doctor(config: Path, *, as_json: bool) -> None:
-    """Check public address, clock, store, GitHub App, keys and secrets of a deployment; print what to mend.
+    """Check public address, clock, store, GitHub App, keys, secrets and admitted runs of a deployment; print what to mend.
 
     Run it where the gateway runs, under its user. Changes nothing. Exit 1 where something fails, 2 where the
     configuration is wrong, which hides no other part.

@@ -8,6 +8,7 @@ import aiohttp
 
 from gateway.configuration import Configuration
 from gateway.doctor.finding import Finding, Findings, of_problem, skew
+from gateway.doctor.runs import admission
 from gateway.errors import ConfigError, Unavailable
 from gateway.storage import opened
 from gateway.store import Store
@@ -18,11 +19,11 @@ STUCK_S = 3_600.0
 
 
 async def store_side(configuration: Configuration, _session: aiohttp.ClientSession) -> Findings:
-    """Whether the store answers, what it would survive, which secrets were used, and what waits in it."""
+    """Whether the store answers, what it would survive, which secrets were used, what waits in it, and whether runs were admitted."""
     logging.getLogger("gateway.store").setLevel(logging.CRITICAL)  # it is reported here
     try:
         async with opened(configuration) as store:
-            for part in (_durability, _usage, _waiting):
+            for part in (_durability, _usage, _waiting, admission):
                 for finding in await part(store, configuration):
                     yield finding
     except ConfigError as error:

@@ -36,6 +36,7 @@ from gateway.store.facade import Store
 from gateway.store.flow import BUCKET_S, BUCKETS, Flow
 from gateway.store.ids import uuid7
 from gateway.store.lanes import Lane
+from gateway.store.records import cursor
 from gateway.store.state import REVOKED
 from gateway.store.trail import Ask, Notice
 from gateway.store.types import (
@@ -71,5 +72,6 @@ __all__ = [
     "QueueEntry",
     "Store",
     "check_durability",
+    "cursor",
     "uuid7",
 ]

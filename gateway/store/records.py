@@ -54,6 +54,11 @@ def micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
+def cursor(at: float) -> str:
+    """Return the cursor that begins with what was received before a time in Unix seconds."""
+    return str(_Place(micros(at), "0"))
+
+
 def _class_of(outcome: str, reason: str | None) -> str:
     """Tell where a record belongs: what nobody has proven must not push out what somebody has."""
     unproven = outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE) or reason == UNPROVEN_HANDSHAKE

@@ -1,4 +1,4 @@
-"""A checked-out repository: its root, its opt-in, and the connectors that a consumer imports from it."""
+"""A checked-out repository: its root, its opt-in, the connectors that a consumer imports from it, and whether its workflow would start."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -6,9 +6,10 @@ from typing import Any, Final
 from gateway import files, strict_json
 from gateway.declarations import connector_from
 from gateway.errors import ConfigError, Problem, Rejection
-from gateway.frontmatter import Document, load_frontmatter
+from gateway.frontmatter import Document, load_frontmatter, load_yaml
 from gateway.selections import ROUTE, Import
 
+EVENT: Final = "repository_dispatch"
 OPT_IN: Final = ".github/workflows/aw.json"
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024  # a compiled workflow is a few hundred kilobytes
 
@@ -53,6 +54,30 @@ def _consent_problems(settings: Any, file: str) -> list[Problem]:
     if isinstance(settings, dict) and settings.get(ROUTE) is True:
         return []
     return [Problem(file, ROUTE, "the repository has not opted in", 'write {"gateway-dispatch": true} in it')]
+
+
+def start_problem(content: bytes, workflow: str, event_type: str) -> str | None:
+    """Say why a dispatch of this event type would not start a workflow with these bytes, None where it would.
+
+    Without `types` every event type starts it. What is no YAML to us, and may be to GitHub, has to name the event type.
+    https://docs.github.com/en/actions/reference/workflows-and-actions/events-that-trigger-workflows#repository_dispatch
+    """
+    text = content.decode("utf-8", "replace")
+    try:
+        starts = _starts(load_yaml(text, workflow).value.get("on"), event_type)
+    except ConfigError:
+        starts = event_type in text
+    return None if starts else f"{workflow} would not start: under on.repository_dispatch.types it wants {event_type}"
+
+
+def _starts(on: Any, event_type: str) -> bool:
+    """Tell whether a workflow's `on` lets an event type start it: one that it names, or any where it names none."""
+    if not isinstance(on, dict):
+        return on == EVENT or (isinstance(on, list) and EVENT in on)
+    event = on.get(EVENT)
+    types = event.get("types") if isinstance(event, dict) else None
+    named = types if isinstance(types, list) else [types]
+    return EVENT in on and (types is None or event_type in named)
 
 
 def read_imports(consumer: Document, root: Path) -> tuple[list[Import], list[Problem]]:

@@ -131,6 +131,13 @@ class Destinations:
             raise Unavailable(refusal.reason, 60) from None
         return Seen(branch, opted_in, found)
 
+    async def workflow(self, enrolled: Enrolled) -> bytes | None:
+        """Return the workflow's file at the default branch, None where it has none. Raises Unavailable."""
+        try:
+            return await self._file(enrolled, enrolled.subscription.workflow, await self.branch(enrolled))
+        except GitHubRefusal as refusal:
+            raise Unavailable(refusal.reason, 60) from None
+
     async def _read_repository(self, enrolled: Enrolled) -> Repository:
         found = await self._github.repository(enrolled.installation, enrolled.subscription.repository)
         self._branches[_key(enrolled)] = (found.default_branch, self._clock())

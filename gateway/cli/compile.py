@@ -10,7 +10,7 @@ import click
 
 from gateway import enrolling, enrollments
 from gateway.changes import changes
-from gateway.checkout import root_of
+from gateway.checkout import root_of, start_problem
 from gateway.cli.options import config_option, json_option, show_problems
 from gateway.compile import compile_file, encode
 from gateway.configuration import load_base
@@ -115,12 +115,12 @@ def _note(consumer: Path, documents: Sequence[Mapping[str, Any]]) -> None:
                 click.echo(f"note: {name} has no URL of its own: enroll it with --url-template", err=True)
     file = root_of(consumer) / documents[0]["workflow"]
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        content = file.read_bytes()
     except OSError:
         return  # its hash was given
-    if documents[0]["event_type"] not in text:
-        told = f"under on.repository_dispatch.types it wants {documents[0]['event_type']}"
-        click.echo(f"note: {documents[0]['workflow']} would not start: {told}; then compile again", err=True)
+    problem = start_problem(content, documents[0]["workflow"], documents[0]["event_type"])
+    if problem is not None:
+        click.echo(f"note: {problem}; then compile again", err=True)
 
 
 def _compared(made: Sequence[Mapping[str, Any]], config: Path) -> list[dict[str, Any]]:

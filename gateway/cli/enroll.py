@@ -12,12 +12,14 @@ import click
 
 from gateway import audit, enrolling, enrollments, log
 from gateway.answers import GitHubRefusal, Repository
+from gateway.checkout import start_problem
 from gateway.cli import complete, walk
 from gateway.cli.options import config_option, document, json_option
 from gateway.cli.progress import waiting
 from gateway.cli.store import ask_if_there
 from gateway.configuration import Base, load_base
 from gateway.configuration import enrollments as known
+from gateway.destination import Destinations
 from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
@@ -144,18 +146,20 @@ def _enroll(base: Base, file: Path, source: str, installation: int, given: Mappi
     unknown = f"{later} reaches it; were it suspended, it stays so"
     with waiting("comparing with the default branch", quiet=as_json):
         looked = ask_if_there(base, lambda store: _reconcile(base, store, done), unknown, f"note: {later} starts")
-    rows, resumed = looked or ([], False)
+    rows, resumed, note = looked or ([], False, None)
     waits = any(row.digest == done.digest and row.reason == PENDING for row in rows)
     for row in rows:
         _tell_row(row, done.digest, waits=waits)
+    if note is not None:
+        click.echo(f"warning: {note}", err=True)
     own = next((row for row in rows if row.digest == done.digest), None)
-    _tell(done, source, own, resumed=bool(resumed), as_json=as_json)
+    _tell(done, source, own, note, resumed=bool(resumed), as_json=as_json)
     if own is not None and own.state == "suspended":
         raise SystemExit(1)
 
 
-async def _reconcile(base: Base, store: Store, done: enrolling.Done) -> tuple[list[Row], bool]:
-    """Compare with the default branch; return what became of the workflow's subscriptions, and whether one was resumed."""
+async def _reconcile(base: Base, store: Store, done: enrolling.Done) -> tuple[list[Row], bool, str | None]:
+    """Compare with the default branch; return what became of the workflow's subscriptions, whether one was resumed, and a note."""
     from gateway.server import destinations  # noqa: PLC0415 (the other commands start faster without it)
 
     suspended, digest = await store.suspended(), done.digest
@@ -163,12 +167,26 @@ async def _reconcile(base: Base, store: Store, done: enrolling.Done) -> tuple[li
     if done.replaced in suspended:  # as it stays in processes that have not read the folder yet
         await forget(store, done.replaced)
     enrolled, _ = known(base)
+    note = None
     try:
         async with destinations(base, store) as found:
             rows = await Reconciler(store, found, lambda: enrolled).run([digest], enrolling=True)
+            if any(row.digest == digest and row.agrees for row in rows):
+                note = await _note(found, next(one for one in enrolled if one.subscription.digest == digest))
     except ConfigError:  # no key here: the operator's act counts without a look, as where GitHub is away
         rows = await Reconciler(store, None, lambda: enrolled).run([digest], enrolling=True)
-    return rows, was_suspended and any(row.digest == digest and row.state == "active" for row in rows)
+    return rows, was_suspended and any(row.digest == digest and row.state == "active" for row in rows), note
+
+
+async def _note(found: Destinations, enrolled: Enrolled) -> str | None:
+    """Say what keeps the workflow, which the default branch has as enrolled, from starting; None where nothing does."""
+    subscription = enrolled.subscription
+    try:
+        content = await found.workflow(enrolled)
+    except Unavailable as error:
+        return f"whether the workflow would start is not known: {error.reason}"
+    problem = None if content is None else start_problem(content, subscription.workflow, subscription.event_type)
+    return problem and f"{problem}; then compile and enroll it again"
 
 
 def _tell_row(row: Row, digest: str, *, waits: bool) -> None:
@@ -206,7 +224,9 @@ def refuse(why: str) -> None:
     raise SystemExit(1)
 
 
-def _tell(done: enrolling.Done, source: str, row: Row | None, *, resumed: bool, as_json: bool) -> None:
+def _tell(
+    done: enrolling.Done, source: str, row: Row | None, note: str | None, *, resumed: bool, as_json: bool
+) -> None:
     if done.replaced is not None:
         click.echo(f"note: it takes the place of {done.replaced}", err=True)
     if done.beside is not None:
@@ -219,7 +239,8 @@ def _tell(done: enrolling.Done, source: str, row: Row | None, *, resumed: bool, 
             "entry": str(done.entry),
         }
         told |= {"state": row.state if row else None, "reason": row.reason if row else None}  # None: nobody compared it
-        click.echo(json.dumps({"enrollments": [told | {"replaced": done.replaced, "resumed": resumed}]}))
+        told |= {"replaced": done.replaced, "resumed": resumed, "note": note}
+        click.echo(json.dumps({"enrollments": [told]}))
     elif row is not None and row.state == "suspended":
         click.echo(f"suspended {done.digest} from {source}: {done.document}, {done.entry}")
     else:

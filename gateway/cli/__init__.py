@@ -41,7 +41,7 @@ COMMANDS: Final = {  # name: where it stands, and the first sentence of its help
     ),
     "doctor": (
         "doctor:doctor",
-        "Check public address, clock, store, GitHub App, keys and secrets of a deployment; print what to mend.",
+        "Check public address, clock, store, GitHub App, keys, secrets and admitted runs of a deployment; print what to mend.",
     ),
     "enroll": ("enroll:enroll", "Copy the document FILE into the subscriptions folder and write its entry beside it."),
     "envelope": ("envelope:envelope", "The closed version-2 envelope that a workflow receives."),

@@ -150,20 +150,23 @@ def build(
 
     The same arguments give the same body. Raises ValueError where they do not make a valid one.
     """
-    body = {
-        "event_type": event_type,
-        "client_payload": {
-            "gateway": {
-                "version": VERSION,
-                "projection": PROJECTION,
-                "subscription": subscription_digest,
-                "dispatch": dispatch_id,
-                "events": [event.to_json() for event in merge(events)],
-            }
-        },
-    }
+    payload = client_payload(subscription_digest, dispatch_id, [event.to_json() for event in merge(events)])
+    body = {"event_type": event_type, "client_payload": payload}
     validate(body)
     return body
+
+
+def client_payload(subscription_digest: str, dispatch_id: str, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a run sees, made of events in their wire form; nothing is checked."""
+    return {
+        "gateway": {
+            "version": VERSION,
+            "projection": PROJECTION,
+            "subscription": subscription_digest,
+            "dispatch": dispatch_id,
+            "events": list(events),
+        }
+    }
 
 
 def encode(body: Mapping[str, Any]) -> bytes:

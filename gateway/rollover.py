@@ -5,6 +5,7 @@ new subscription, so that nothing is widened. A dispatch whose run was admitted 
 that was carried over.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,15 +13,16 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from gateway import log, provenance
+from gateway import envelope, log, provenance
 from gateway.envelope import EnvelopeEvent
-from gateway.store import Admit, AdmitItem, Batch, QueueEntry, Store
+from gateway.store import Admit, AdmitItem, Batch, Dispatch, QueueEntry, Store
 from gateway.subscriptions import Enrolled
 from gateway.suspension import SUPERSEDED
 
 KNOWN_S: Final = 40 * 86_400  # longer than any dispatch is known
 
 ROLLOVER: Final = "rollover"
+LOOKED_AT: Final = 200  # entries of a lane that one batch may merge, as `seal.lua` does
 FROM: Final = 20  # deliveries that a record names; equal events merge, so a batch may have more
 
 Carried = Literal["carried", "unfit", "wait"]
@@ -67,12 +69,13 @@ class Rollover:
             return
         if known.status != "sent" or known.run is not None:
             return  # what is not settled is carried over by the dispatcher
-        events: dict[str, None] = {}
+        found: list[str] = []
         for delivery in known.deliveries:
             entries = await self._store.projected(known.source, delivery)
-            events |= {entry.event: None for entry in entries if entry.lane == known.lane}
-        if events:
-            left = _Left(known.source, dispatch, known.digest, known.trigger, tuple(events), known.deliveries)
+            found += [entry.event for entry in entries if entry.lane == known.lane]
+        if found:
+            events = await asyncio.to_thread(_own, known, found)
+            left = _Left(known.source, dispatch, known.digest, known.trigger, events, known.deliveries)
             await self._queue(left, new)
 
     async def _successor(self, old: Enrolled) -> Enrolled | None:
@@ -98,6 +101,24 @@ class Rollover:
             log.event("rolled-over", dispatch=left.dispatch, subscription=digest, source=left.source, events=events)
         self._wake(left.source)
         return "carried"
+
+
+def _own(known: Dispatch, found: Sequence[str]) -> Sequence[str]:
+    """Return the events of a dispatch among all that its deliveries queued in its lane: a large one filled others too.
+
+    A batch is a stretch of its lane, and the digest of what was sent tells which. Where no stretch has it (a record was
+    trimmed), all go on: rather twice than never.
+    """
+    events = tuple(dict.fromkeys(found))
+    if len(events) <= known.count:
+        return events
+    read = {text: EnvelopeEvent.from_queue(text, known.trigger).to_json() for text in events}
+    for start in range(len(found)):
+        texts = tuple(dict.fromkeys(found[start : start + LOOKED_AT]))[: known.count]
+        payload = envelope.client_payload(known.digest, known.id, [read[text] for text in texts])
+        if envelope.envelope_digest(payload) == known.envelope_digest:
+            return texts
+    return events
 
 
 def successor(old: Enrolled, enrolled: Iterable[Enrolled], suspended: Container[str]) -> Enrolled | None:

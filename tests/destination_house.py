@@ -115,15 +115,15 @@ class House:
         else:
             repo.contents[key] = text.encode()
 
-    async def queue(self, url: str = URL, one: Enrolled | None = None, scope: Mapping[str, str] | None = None) -> str:
-        """Queue an event as an admitted delivery would; return the delivery's id."""
+    async def queue(self, *urls: str, one: Enrolled | None = None, scope: Mapping[str, str] | None = None) -> str:
+        """Queue events as one admitted delivery would; return the delivery's id."""
         digest, delivery = (one or self.one).subscription.digest, uuid7()
-        event = EnvelopeEvent(url, "issue-created", dict(scope or SCOPE)).queued()
-        entry = QueueEntry(f"{digest}:issue-created", event, delivery)
+        events = [EnvelopeEvent(url, "issue-created", dict(scope or SCOPE)).queued() for url in urls or (URL,)]
+        entries = [QueueEntry(f"{digest}:issue-created", event, delivery) for event in events]
         told: dict[str, Any] = {"source": "linear-acme", "outcome": "forwarded", "reason": None, "subscriptions": []}
         record = json.dumps({"id": delivery, "received_at": time.time(), **told})
-        item = AdmitItem((f"id:{delivery}",), 60, None, (entry,))
-        await self.store.admit(Admit("linear-acme", delivery, (item,), record, time.time()))
+        items = tuple(AdmitItem((f"id:{delivery}:{at}",), 60, None, (entry,)) for at, entry in enumerate(entries))
+        await self.store.admit(Admit("linear-acme", delivery, items, record, time.time()))
         return delivery
 
     @asynccontextmanager

@@ -81,3 +81,26 @@ async def test_a_death_between_the_two_steps_of_carrying_over_is_mended_by_the_n
     with pytest.raises(Rejection, match="suspended"):
         await home.admit(home.token(), dispatch)
     assert await waiting(home) == 1
+
+
+async def test_of_a_delivery_that_filled_two_dispatches_only_the_refused_one_goes_on(home: House) -> None:
+    urls = [f"https://linear.app/acme/issue/ENG-{number}" for number in range(30)]
+    async with home.dispatching():
+        await home.queue(*urls)
+        async with asyncio.timeout(10):
+            while len(home.github.double.dispatches) < 2:  # noqa: ASYNC110 (the double tells nobody)
+                await asyncio.sleep(0.01)
+    sent = [body["body"]["client_payload"]["gateway"] for body in home.github.double.dispatches]
+    first, second = sorted(sent, key=lambda one: -len(one["events"]))
+    await home.admit(home.token(), first["dispatch"])
+    await switched(home)
+    with pytest.raises(Rejection, match="suspended"):
+        await home.admit(home.token(), second["dispatch"])
+    assert await waiting(home) == 10
+    before = len(home.github.double.dispatches)
+    async with home.dispatching():
+        async with asyncio.timeout(10):
+            while len(home.github.double.dispatches) == before:  # noqa: ASYNC110 (as above)
+                await asyncio.sleep(0.01)
+    again = home.github.double.dispatches[-1]["body"]["client_payload"]["gateway"]
+    assert again["events"] == second["events"]

@@ -291,7 +291,10 @@ class Dispatcher:
 
     async def _attempt(self, turn: Turn, enrolled: Enrolled) -> Settled | None:
         """Send, having a slot. Conditions are looked at here, since they may have changed while it waited."""
-        now, ticks = self._clock(), asyncio.get_running_loop().time()
+        now, ticks, digest = self._clock(), asyncio.get_running_loop().time(), turn.batch.digest
+        if digest in self._settling.suspended or self._enrolled(digest) != enrolled:
+            await self._settling.give_back(turn, 0.0)  # suspended, revoked or denied meanwhile: its next turn decides
+            return None
         parked_until = self._settling.parked.get(enrolled.installation, 0.0)
         if now - turn.first(now) >= EXPIRES_S:
             return await self._settling.dead(turn, "expired")

@@ -8,6 +8,7 @@ import logging
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -503,6 +504,30 @@ async def test_a_stuck_repository_delays_no_other(house: House) -> None:
     house.dispatcher.wake()
     await until(lambda: {sent["repo"] for sent in house.sent} == {"acme/api", "beta/app"}, 15)
     house.dispatcher._drain_s = 0.0
+
+
+@pytest.mark.parametrize("act", ["suspend", "revoke", "deny"])
+async def test_what_was_ended_while_it_waited_for_a_slot_is_not_sent(house: House, act: str) -> None:
+    house.script("acme/web", *[{"delay_s": 2.5}] * 4)
+    for number in range(4):
+        await house.admit(house.enroll("acme/web", name=str(number)))
+    house.start()
+    await until(lambda: house.github.double.in_flight == 4)
+    late = house.enroll("acme/web", name="late")
+    await house.admit(late)
+    assert house.dispatcher is not None
+    await until(lambda: house.dispatcher is not None and house.dispatcher.in_flight == 5)
+    digest = late.subscription.digest
+    if act == "suspend":
+        await house.store.suspend(digest, "opt-in-revoked")
+    elif act == "revoke":
+        await house.store.revoke(digest)
+        del house.enrolled[digest]
+    else:
+        house.enrolled[digest] = replace(late, mode="deny")
+    await until(lambda: any(turn.batch.digest == digest for turn in house.turns), 15)
+    assert len(house.sent) == 4
+    assert await house.dead() == {"suspend": [], "revoke": ["revoked"], "deny": ["denied"]}[act]
 
 
 async def test_a_repository_that_answers_500_for_ever_delays_no_other(house: House) -> None:

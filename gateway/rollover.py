@@ -84,16 +84,13 @@ class Rollover:
     async def _queue(self, left: _Left, new: Enrolled) -> Carried:
         if not grants(new, left.trigger, left.events):
             return "unfit"
-        if not await self._store.carry(
-            left.source, left.dispatch
-        ):  # first: a death after it is mended by the next call
-            return "carried"
         digest, now = new.subscription.digest, self._clock()
         entries = tuple(QueueEntry(f"{digest}:{left.trigger}", event, left.dispatch) for event in left.events)
         item = AdmitItem((f"rollover:{left.dispatch}",), KNOWN_S, None, entries)
         record = _record(left, digest, now)
-        admitted = await self._store.admit(Admit(left.source, left.dispatch, (item,), record, now))
-        # Each refused run comes here, and the store takes the repeat of what it queued already for success.
+        admitted = await self._store.admit(Admit(left.source, left.dispatch, (item,), record, now, left.dispatch))
+        # Each refused run comes here, and the store takes the repeat of what it queued already for success. What is not
+        # queued has a run.
         if admitted.items[0].status != "queued":
             return "carried"
         if await self._store.remember_first(f"rolled-over:{left.dispatch}", digest, KNOWN_S):

@@ -240,7 +240,11 @@ async def carries(flow: Flow) -> None:
     """A run has the dispatch whose events should go on under another."""
     batch = await leased(flow)
     await flow.store.admit_run(batch.dispatch, DIGEST, "1", "a", flow.time, 3600)
-    if await flow.store.carry(SOURCE, batch.dispatch):
+    entry = QueueEntry(LANE, batch.events[0], batch.dispatch)
+    item = AdmitItem((f"rollover:{batch.dispatch}",), 60, None, (entry,))
+    record = f'{{"id":"{batch.dispatch}","source":"s","received_at":{flow.time},"outcome":"forwarded","reason":null}}'
+    done = await flow.store.admit(Admit(SOURCE, batch.dispatch, (item,), record, flow.time, batch.dispatch))
+    if done.items[0].status != "taken":
         flow.extra.append(Finding("two-runs", "of the old dispatch and of the new one"))
 
 
@@ -338,7 +342,7 @@ GUARD = ("redis.call('GET', P .. 'lease:' .. lane) == token", "true")
 CHECKS: dict[str, tuple[Callable[[Flow], Awaitable[None]], str, str]] = {
     "admit_run": (runs, "if run and run ~= ARGV[3] then return 'taken' end", ""),
     "refuse_run": (refuses, " or row[1]:match('^(.*):[^:]*$') ~= ARGV[2]", ""),
-    "carry": (carries, "if redis.call('HEXISTS', key, 'run') == 1 then return 0 end", ""),
+    "admit": (carries, "redis.call('HEXISTS', dispatch_key(from), 'run') == 1", "false"),
     "forget_notice": (forgets, "if redis.call('HGET', P .. 'notices', ARGV[1]) ~= ARGV[2] then return 0 end", ""),
     "claim_jti": (runs, "if owner then return owner == ARGV[1] and 1 or 0 end", ""),
     **{name: (partial(lost_lease, how=name), *GUARD) for name in ("started", "retry", "release", "renew", "dead")},

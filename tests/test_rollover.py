@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.errors import Rejection, Unavailable
-from gateway.store import Store
+from gateway.errors import Rejection
 from gateway.subscriptions import Enrolled
 from tests.destination_house import COMMIT, House, enrolled_with, house
 from tests.valkey import PrivateValkey
@@ -64,20 +63,31 @@ async def test_a_run_that_is_judged_while_its_dispatch_is_carried_over_is_not_ad
     assert await waiting(home) == 1
 
 
-async def test_a_death_between_the_two_steps_of_carrying_over_is_mended_by_the_next_call(
-    home: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_full_store_does_not_carry_over_keeps_its_run(home: House) -> None:
     dispatch = await home.dispatch()
     await switched(home)
-    with monkeypatch.context() as broken:
-
-        async def away(_store: Store, _admit: object) -> None:
-            raise Unavailable("store-away")
-
-        broken.setattr(Store, "admit", away)
-        with pytest.raises(Rejection, match="suspended"):
-            await home.admit(home.token(), dispatch)
+    with home.valkey.client() as client:
+        client.config_set("maxmemory", "1")
+        try:
+            with pytest.raises(Rejection, match="suspended"):
+                await home.admit(home.token(), dispatch)
+        finally:
+            client.config_set("maxmemory", "0")
     assert await waiting(home) == 0
+    await home.store.resume(home.digest)
+    assert (await home.admit(home.token(), dispatch)).dispatch == dispatch
+
+
+async def test_what_a_full_store_did_not_carry_over_is_by_the_next_call(home: House) -> None:
+    dispatch = await home.dispatch()
+    await switched(home)
+    with home.valkey.client() as client:
+        client.config_set("maxmemory", "1")
+        try:
+            with pytest.raises(Rejection, match="suspended"):
+                await home.admit(home.token(), dispatch)
+        finally:
+            client.config_set("maxmemory", "0")
     with pytest.raises(Rejection, match="suspended"):
         await home.admit(home.token(), dispatch)
     assert await waiting(home) == 1

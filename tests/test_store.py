@@ -611,10 +611,18 @@ async def test_what_was_denied_keeps_its_runs_out_until_it_is_sent_anew(store: S
 
 async def test_no_run_is_admitted_to_what_was_carried_over_and_nothing_is_that_has_a_run(store: Store) -> None:
     first, second = await sent_batch(store), await sent_batch(store, "d2", LANE + "x")
-    assert [await store.carry(S, first.dispatch), await store.carry(S, first.dispatch)] == [True, True]
+
+    async def carry(batch: Batch) -> list[str]:
+        entry = QueueEntry(LANE + "new", batch.events[0], batch.dispatch)
+        item = AdmitItem((f"rollover:{batch.dispatch}",), 60, None, (entry,))
+        done = await store.admit(Admit(S, batch.dispatch, (item,), record(batch.dispatch), NOW, batch.dispatch))
+        return [item.status for item in done.items]
+
+    assert [await carry(first), await carry(first)] == [["queued"], ["queued"]]
     assert await store.admit_run(first.dispatch, DIGEST, "1", "a", NOW, 100) == "unknown"
     assert await store.admit_run(second.dispatch, DIGEST, "2", "b", NOW, 100) == "admitted"
-    assert not await store.carry(S, second.dispatch)
+    assert await carry(second) == ["taken"]
+    assert (await store.depth(S)).waiting == 1
     assert await store.admit_run(second.dispatch, DIGEST, "2", "b", NOW, 100) == "admitted"
 
 

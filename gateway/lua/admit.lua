@@ -3,6 +3,9 @@
 -- steps, the provider's retry would be a duplicate of something that was never queued. A delivery that asks again (its
 -- first answer was lost) finds its own id and is told success; nothing is queued twice.
 -- All is read and decided first, then written, a command for many: most of this script's time is the number of its calls.
+-- A delivery that a rollover makes of a dispatch keeps runs out of that from the same instant on, and is not queued where a
+-- run has it: done in two steps, a run that is judged meanwhile would have the old dispatch and another run the new one, or,
+-- where the second step fails, none would have either.
 -- The queue is written first, so that a script that stops half-way queues twice rather than never.
 -- ARGV: payload, now, record cap, record age (times in microseconds, as records have them)
 local deliveries, now = cjson.decode(ARGV[1]), tonumber(ARGV[2])
@@ -11,6 +14,7 @@ local time = redis.call('TIME')
 local server_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local owners, fresh, claims = {}, {}, {} -- who has a key, whether of this call, and what is to be set: key, owner, seconds
+local carried = {}                       -- dispatches whose events go on
 local lanes, queues, due = {}, {}, {}    -- in the order of their first entries
 
 local function claim(key, owner, ttl)
@@ -76,9 +80,12 @@ local answer, events = {}, {}
 local rows, times = {admitted = {}, refused = {}}, {admitted = {}, refused = {}}
 find_owners()
 for _, row in ipairs(deliveries) do
-  local delivery, at, text, items = unpack(row)
-  local results, kept = {}, {}
-  for _, item in ipairs(items) do
+  local delivery, at, text, items, from = unpack(row)
+  local results, kept, taken = {}, {}, false
+  if from then
+    if redis.call('HEXISTS', dispatch_key(from), 'run') == 1 then taken = true else append(carried, from) end
+  end
+  for _, item in ipairs(taken and {} or items) do
     local status, first, queued = admit_item(delivery, at, item)
     append(results, {status, first})
     if queued then for _, entry in ipairs(item[5]) do append(kept, entry[1] .. '\t' .. entry[2]) end end
@@ -90,11 +97,14 @@ for _, row in ipairs(deliveries) do
     append(times[class], at, delivery)
     if #kept > 0 then append(events, delivery, table.concat(kept, '\n')) end
   end
-  append(answer, results)
+  append(answer, taken and {{'taken', false}} or results)
 end
 for _, lane in ipairs(lanes) do
   each('RPUSH', P .. 'lane:' .. lane, queues[lane])
   redis.call('ZADD', P .. 'ready', 'NX', due[lane], lane)
+end
+for _, id in ipairs(carried) do -- one that was forgotten meanwhile has no run to keep out, and gets no key without an end
+  if redis.call('EXISTS', dispatch_key(id)) == 1 then redis.call('HSET', dispatch_key(id), 'carried', 1) end
 end
 for _, one in ipairs(claims) do redis.call('SET', one[1], one[2], 'EX', one[3]) end
 each('HSET', P .. 'rec:events', events)

@@ -35,7 +35,8 @@ def _item(item: AdmitItem, now: float) -> list[object]:
 
 def _encode(one: Admit) -> bytes:
     """Encode one delivery for the script; done a delivery each, so that one that cannot be encoded fails alone."""
-    return orjson.dumps((one.delivery, micros(one.now), one.record, [_item(item, one.now) for item in one.items]))
+    row = (one.delivery, micros(one.now), one.record, [_item(item, one.now) for item in one.items])
+    return orjson.dumps(row if one.carries is None else (*row, one.carries))
 
 
 def _results(answer: str) -> list[Admitted]:

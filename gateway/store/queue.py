@@ -166,10 +166,6 @@ class Queue:
         args = (batch.lane, batch.dispatch, batch.lease, _millis(now), reason, self._limits.dead)
         return bool(await self._client.run("dead", prefix(batch.source), *args))
 
-    async def carry(self, source: str, dispatch: str) -> bool:
-        """Keep runs out of a dispatch whose events go on under another. False: a run has it, and nothing may go on."""
-        return bool(await self._client.run_copied("carry", prefix(source), dispatch))
-
     async def depth(self, source: str) -> Depth:
         """Count what waits in a source. Linear in its lanes."""
         lanes, waiting, sealed, dead, oldest = await self._client.run("depth", prefix(source))

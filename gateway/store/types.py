@@ -31,18 +31,25 @@ class AdmitItem:
 
 @struct
 class Admit:
-    """A whole delivery: admitted in one step, or not at all. `record` is its delivery record as JSON text."""
+    """A whole delivery: admitted in one step, or not at all. `record` is its delivery record as JSON text.
+
+    One that is made of the events of a dispatch names it as `carries`: no run is admitted to that from then on.
+    """
 
     source: str
     delivery: str
     items: tuple[AdmitItem, ...]
     record: str
     now: float
+    carries: str | None = None
 
 
 @struct
 class ItemResult:
-    """`status` is queued, duplicate, replayed-body or replayed-token; `first` the id of the delivery that came first."""
+    """`status` is queued, duplicate, replayed-body or replayed-token; `first` the id of the delivery that came first.
+
+    `taken`: a run has the dispatch that the delivery carries, so nothing was queued.
+    """
 
     status: str
     first: str | None

@@ -26,7 +26,7 @@ LOG = logging.getLogger("gateway")
 LEASE_S = 30.0  # renewed while its batch is under way: what a killed process held is sent again this long after
 RENEW_S = 10.0
 WAIT_S = 45.0  # a batch that waited this long for its turn goes back to the store, so that others get the slot
-UNREAD_S = 30.0  # an event of an unknown subscription is given up when it is as old: every process has read its folder
+UNREAD_S = 30.0  # what is unknown to us for so long nobody enrolled: by then every process has read its folder
 POLL_MAX_S = 1.0
 FRESH_S = 0.5  # how old what other processes decided may be
 COALESCE_S = 0.005  # a burst of admissions wakes the loop once
@@ -81,6 +81,9 @@ class Dispatcher:
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[str] = set()
+        self._unread: dict[
+            str, float
+        ] = {}  # when an event of a subscription that we do not know first came, by the loop's clock
         self._away = 0  # failed calls of the loop in a row
         self._slots = Slots(self._limits)
 
@@ -282,9 +285,11 @@ class Dispatcher:
 
     async def _unknown(self, turn: Turn) -> Settled | None:
         """Give up what nobody enrolled; but a receiver may have read an enrollment before this process has."""
-        batch, now = turn.batch, self._clock()
-        young = batch.oldest is not None and abs(now - batch.oldest) < UNREAD_S
-        if young and self._settling.suspended.get(batch.digest) != REVOKED:
+        digest, ticks = turn.batch.digest, asyncio.get_running_loop().time()
+        # no clock but our own: a receiver's may be an hour off. Who is enrolled later is new again after a while.
+        self._unread = {one: at for one, at in self._unread.items() if ticks - at < 2 * UNREAD_S}
+        first = self._unread.setdefault(digest, ticks)
+        if ticks - first < UNREAD_S and self._settling.suspended.get(digest) != REVOKED:
             await self._settling.give_back(turn, UNREAD_S / 10)
             return None
         return await self._settling.dead(turn, "revoked")

@@ -88,12 +88,19 @@ class House:
         self.enrolled[made.subscription.digest] = made
         return made
 
-    async def admit(self, enrolled: Enrolled, *events: str, trigger: str = "issue-created", source: str = "s1") -> None:
+    async def admit(
+        self,
+        enrolled: Enrolled,
+        *events: str,
+        trigger: str = "issue-created",
+        source: str = "s1",
+        ahead_s: float = 0.0,
+    ) -> None:
         events = events or (event(f"https://linear.app/acme/issue/A-{next(numbers)}", trigger),)
         delivery = f"d{next(numbers)}"
         entries = tuple(QueueEntry(f"{enrolled.subscription.digest}:{trigger}", each, delivery) for each in events)
         item = AdmitItem((f"id:{delivery}",), 3600, None, entries)
-        await self.store.admit(Admit(source, delivery, (item,), json.dumps({"id": delivery}), time.time()))
+        await self.store.admit(Admit(source, delivery, (item,), json.dumps({"id": delivery}), time.time() + ahead_s))
 
     def start(self, **more: Any) -> Dispatcher:
         async def observe(settled: Settled) -> None:
@@ -378,23 +385,27 @@ async def test_a_renamed_repository_suspends_though_no_token_can_be_had(house: H
 # -- what is not sent -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("known_by", ["store", "age"])
-async def test_a_revoked_subscription_is_a_dead_letter(house: House, known_by: str) -> None:
+@pytest.mark.parametrize("known_by", ["store", "time"])
+async def test_a_revoked_subscription_is_a_dead_letter(
+    house: House, known_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     enrolled = enrolled_for("acme/web")
     await house.admit(enrolled)
     if known_by == "store":
         await house.store.revoke(enrolled.subscription.digest)
     else:
-        house.clock.ahead = 31
+        monkeypatch.setattr(dispatcher, "UNREAD_S", 0.5)
     house.start()
     await until(lambda: bool(house.turns))
     assert await house.dead() == ["revoked"]
     assert house.sent == []
 
 
-async def test_what_this_process_has_not_read_yet_is_sent_when_it_has(house: House) -> None:
+@pytest.mark.parametrize("ahead_s", [0, 3600, -3600])
+async def test_what_this_process_has_not_read_yet_is_sent_when_it_has(house: House, ahead_s: int) -> None:
+    """Whatever the clock of the receiver says."""
     enrolled = enrolled_for("acme/web")
-    await house.admit(enrolled)
+    await house.admit(enrolled, ahead_s=ahead_s)
     house.start()
     await asyncio.sleep(0.5)
     assert (await house.dead(), house.sent) == ([], [])
@@ -403,9 +414,9 @@ async def test_what_this_process_has_not_read_yet_is_sent_when_it_has(house: Hou
     assert await house.dead() == []
 
 
-async def test_work_of_a_removed_source_is_a_dead_letter(house: House) -> None:
+async def test_work_of_a_removed_source_is_a_dead_letter(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "UNREAD_S", 0.5)
     await house.admit(enrolled_for("acme/web"))
-    house.clock.ahead = 31
     house.start(sources=tuple)
     await until(lambda: bool(house.turns))
     assert await house.dead() == ["revoked"]

@@ -74,8 +74,8 @@ for _, lane in ipairs(redis.call('ZRANGEBYSCORE', P .. 'ready', '-inf', now, 'LI
     if id then
       redis.call('SET', P .. 'lease:' .. lane, token, 'PX', lease_ms)
       redis.call('ZADD', P .. 'ready', now + lease_ms, lane)
-      local row = redis.call('HMGET', dispatch_key(id), 'events', 'deliveries', 'attempts', 'first_attempt', 'reason', 'oldest')
-      batches[#batches + 1] = {lane, id, row[1], row[2], row[3], row[4] or '', row[5] or '', row[6] or ''}
+      local row = redis.call('HMGET', dispatch_key(id), 'events', 'deliveries', 'attempts', 'first_attempt', 'reason')
+      batches[#batches + 1] = {lane, id, row[1], row[2], row[3], row[4] or '', row[5] or ''}
     else
       redis.call('ZREM', P .. 'ready', lane)
     end

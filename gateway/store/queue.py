@@ -34,7 +34,7 @@ def pointer(dispatch: str) -> str:
 
 
 def _batch(source: str, row: Sequence[str], lease: str) -> Batch:
-    lane, dispatch, events, deliveries, attempts, first, reason, oldest = row
+    lane, dispatch, events, deliveries, attempts, first, reason = row
     digest, _, trigger = lane.rpartition(":")
     return Batch(
         source=source,
@@ -48,7 +48,6 @@ def _batch(source: str, row: Sequence[str], lease: str) -> Batch:
         first_attempt=_seconds(first),
         lease=lease,
         reason=reason or None,
-        oldest=_seconds(oldest),
     )
 
 

@@ -77,7 +77,6 @@ class Batch:
     first_attempt: float | None
     lease: str
     reason: str | None = None
-    oldest: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

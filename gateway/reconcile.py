@@ -29,6 +29,7 @@ OPT_IN: Final = "opt-in-revoked"
 
 REREAD_S: Final = 60.0
 WAITING: Final = 1_000  # refused runs of a workflow that wait for its next look; more would tell it nothing new
+LOOKS: Final = 10  # that one refused run causes where GitHub is away: its dispatch has no other to come
 WATCH_S: Final = 1.0
 CURRENT_S: Final = 400 * 86_400
 
@@ -67,6 +68,7 @@ class Reconciler:
         self._looked: dict[tuple[str, str], float] = {}
         self._next: dict[tuple[str, str], asyncio.Task[None]] = {}  # the look that refusals wait for
         self._waiting: Counter[tuple[str, str]] = Counter()
+        self._unread: set[tuple[str, str]] = set()  # workflows whose last look GitHub did not answer
 
     async def run(self, digests: Iterable[str] | None = None, *, enrolling: bool = False) -> list[Row]:
         """Look at all enrolled subscriptions, or at those of `digests` and what shares their workflow; return their rows.
@@ -82,7 +84,7 @@ class Reconciler:
         return rows
 
     async def disagreed(self, enrolled: Enrolled) -> None:
-        """Return after a look that a refused admission asked for; what cannot be read changes nothing.
+        """Return after a look that a refused admission asked for; what cannot be read is looked at again, for a while.
 
         At most one a minute and workflow: a refusal within that minute waits for the end of it, with others of its workflow.
         """
@@ -101,17 +103,29 @@ class Reconciler:
 
     async def _look_again(self, key: tuple[str, str], digest: str) -> None:
         try:
-            rest = self._looked.get(key, -self._reread_s) + self._reread_s - self._clock()
-            if rest > 0:
-                await asyncio.sleep(rest)
+            await self._rest(key)
         finally:
             del self._next[key]  # who is refused from here on wants to be looked at after it
+        for left in reversed(range(LOOKS)):
+            if await self._look(key, digest) or not left:
+                return
+            await self._rest(key)
+
+    async def _rest(self, key: tuple[str, str]) -> None:
+        """Wait until a workflow may be looked at again; others that wait may be first."""
+        while (rest := self._looked.get(key, -self._reread_s) + self._reread_s - self._clock()) > 0:  # noqa: ASYNC110 (for a time)
+            await asyncio.sleep(rest)
+
+    async def _look(self, key: tuple[str, str], digest: str) -> bool:
+        """Look at a workflow; False where GitHub or the store was away."""
         now = self._clock()
         self._looked = {one: at for one, at in self._looked.items() if now - at < self._reread_s} | {key: now}
         try:
             await self.run([digest])
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, repository=key[0], reason=error.reason)
+            return False
+        return key not in self._unread
 
     async def watch(self) -> None:
         """Settle, until cancelled, what nobody has compared: entries that were put there, or enrolled while the store was away."""
@@ -162,9 +176,11 @@ class Reconciler:
         suspended = await self._store.suspended()
         try:
             seen = Seen() if self._destinations is None else await self._destinations.look(group[0])
+            self._unread.discard(_workflow(group[0]))
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, repository=_workflow(group[0])[0], reason=error.reason)
             seen = Seen()
+            self._unread.add(_workflow(group[0]))
         current = any(one.subscription.workflow_hash == seen.workflow_hash for one in group)
         # What is current comes first: a death between two writes leaves both active for a moment, never neither.
         group = sorted(group, key=lambda one: one.subscription.workflow_hash != seen.workflow_hash)

@@ -12,11 +12,11 @@ import pytest
 from gateway import reconcile
 from gateway.destination import Seen
 from gateway.errors import Rejection
-from gateway.reconcile import Reconciler, Row, forget
+from gateway.reconcile import LOOKS, Reconciler, Row, forget
 from gateway.subscriptions import Enrolled, load_subscription, seal
 from gateway.suspension import state_of
 from gateway.words import settled
-from tests.destination_house import House, enrolled_with, house
+from tests.destination_house import URL, House, enrolled_with, house
 from tests.valkey import PrivateValkey
 
 OLD, NEW = "on: repository_dispatch\n", "on: repository_dispatch # new\n"
@@ -348,6 +348,27 @@ async def test_what_was_sent_and_found_the_new_workflow_is_sent_again_once(
     await home.admit(home.token(**token), body["dispatch"], new.subscription.digest)
     with pytest.raises(Rejection, match="suspended"):
         await home.admit(home.token(), dispatch)
+
+
+async def test_what_found_the_new_workflow_while_github_was_away_is_sent_again(home: House) -> None:
+    """Nobody else asks for a look: the run of the one event that was sent is refused once, and does not come again."""
+    dispatch = await home.dispatch()
+    new = await rolled(home)
+    home.github.double.script(home.one.subscription.repository, {"status": 500}, {"status": 500}, on="repository")
+    with pytest.raises(Rejection, match="audience"):
+        await home.admit(home.token(aud="gh-aw-gateway:another-subscription"), dispatch)
+    assert await home.store.suspended() == {home.digest: "workflow-superseded"}
+    (body,) = await sent_for(home, new.subscription.digest)
+    assert [event["url"] for event in body["events"]] == [URL]
+
+
+async def test_a_look_for_a_refused_run_ends_where_github_stays_away(home: House) -> None:
+    home.reconciler._reread_s = 0.01
+    home.github.double.script(home.one.subscription.repository, *[{"status": 500}] * (LOOKS + 5), on="repository")
+    before = home.github.double.calls["repository"]
+    await home.reconciler.disagreed(home.one)
+    assert home.github.double.calls["repository"] - before == LOOKS
+    assert (home.reconciler._next, home.reconciler._waiting) == ({}, {})
 
 
 async def test_what_was_admitted_before_the_switch_is_not_sent_again(home: House) -> None:

@@ -188,12 +188,21 @@ async def follow_modes(store: Store, configuration: Configuration) -> None:
     await store.set_modes({one.subscription.digest: one.mode for one in configuration.enrolled if one.mode != "auto"})
 
 
-async def catch_up(store: Store, configuration: Configuration) -> None:
-    """What a server does at its start and after a reload. A store that is away gets it the next time."""
+async def catch_up(store: Store, configuration: Configuration, *, behind: bool = False) -> bool:
+    """What a server does at its start, after a reload, and now and then. False: the store was away, or had a fault.
+
+    A caller that is `behind` has been told so: it is not said again.
+    """
     try:
+        await store.ping()  # first: what is claimed in vain waits for `CLAIM_S`
         await take_kept(store, configuration)
         await follow_modes(store, configuration)
     except Unavailable as error:
-        log.event("audit-behind", logging.WARNING, reason=error.reason)
+        if not behind:
+            log.event("audit-behind", logging.WARNING, reason=error.reason)
     except Exception:  # noqa: BLE001 (a kept file that cannot be read or removed must neither end the server nor stay unseen)
-        log.LOGGER.exception("audit-bug", extra={"event": "audit-bug"})
+        if not behind:
+            log.LOGGER.exception("audit-bug", extra={"event": "audit-bug"})
+    else:
+        return True
+    return False

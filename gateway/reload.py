@@ -19,6 +19,10 @@ AT_START = (
     *(("server", key) for key in ("bind", "admin_bind", "workers", "engine", "trusted_proxies")),
     *((section,) for section in ("limits", "store", "github", "notifications", "tracing")),
 )
+CATCH_UP_S, BEHIND_S = (
+    60.0,
+    5.0,
+)  # what commands keep beside the enrollments is looked for so often, and while the store is away
 POLL_S = 1.0  # a change is taken when two looks in a row saw the same: within about two seconds, and never half written
 
 
@@ -30,6 +34,8 @@ class Reloader:
         self._poll_s = poll_s
         self._asked = asyncio.Event()
         self._started = gateway.configuration.settings
+        self._behind = False
+        self._catch_up_at = 0.0
 
     def ask(self) -> None:
         """Ask for a reload, whatever changed."""
@@ -37,9 +43,9 @@ class Reloader:
 
     async def run(self) -> None:
         """Watch until cancelled. What operators did before we ran is caught up with first."""
-        await audit.catch_up(self._gateway.store, self._gateway.configuration)
         taken = last = self._gateway.configuration.stamp
         while True:
+            await self._catch_up()
             asked = await self._wait()
             try:
                 now = await asyncio.to_thread(folder_stamp, self._gateway.configuration.folder)
@@ -54,8 +60,17 @@ class Reloader:
                 taken = now
                 if await reload(self._gateway):
                     taken = self._gateway.configuration.stamp
+                    self._catch_up_at = 0.0
                     log_restart(self._started, self._gateway.configuration.settings)
             last = now
+
+    async def _catch_up(self) -> None:
+        """Take in what commands kept while the store was away: nothing tells us when it is back."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._catch_up_at:
+            done = await audit.catch_up(self._gateway.store, self._gateway.configuration, behind=self._behind)
+            self._behind = not done
+            self._catch_up_at = loop.time() + (CATCH_UP_S if done else BEHIND_S)
 
     async def _wait(self) -> bool:
         try:
@@ -83,7 +98,6 @@ async def reload(gateway: Gateway) -> bool:
         gateway.configuration = prepared
         log.event("reloaded", sources=len(configuration.sources), enrolled=len(configuration.enrolled))
         log_inactive(configuration)
-        await audit.catch_up(gateway.store, configuration)
         return True
     return False
 

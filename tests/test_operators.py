@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gateway import answers, asks, audit, dispatcher, letters, settling
+from gateway import answers, app, asks, audit, dispatcher, letters, reload, settling
 from gateway.configuration import load_configuration
 from gateway.environment import data_folder
+from gateway.keys import Keys
 from gateway.store import Store, uuid7
 from gateway.subscriptions import seal
 from tests.operating import APP_ID, LINEAR, admit, gateway, write
@@ -492,6 +493,43 @@ def test_a_claim_whose_owner_died_is_taken_again_and_a_living_one_is_not(
     assert stored(server, lambda store: audit.take_kept(store, configuration)) == 0
     monkeypatch.setattr(audit, "CLAIM_S", -1.0)
     assert stored(server, lambda store: audit.take_kept(store, configuration)) == 1
+
+
+def emptied(config: Path) -> Path:
+    """Give the configuration a folder for enrollments, with none in it; return the folder."""
+    config.write_text(re.sub(r'path = ".*"', 'path = "enrolled"', config.read_text().partition("[[enrollments]]")[0]))
+    folder = config.parent / "enrolled"
+    folder.mkdir()
+    return folder
+
+
+async def test_what_was_enrolled_while_the_store_was_away_is_taken_in_when_it_is_back(
+    server: PrivateValkey, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the mark of its revocation would keep it suspended, and nobody reloads again."""
+    monkeypatch.setattr(reload, "BEHIND_S", 0.2)
+    folder = emptied(config)
+    digest, now = LINEAR["digest"], time.time()
+    store = await Store.open(server.url)
+    try:
+        await store.revoke(digest, now - 60)
+        server.stop()
+        (folder / audit.KEPT).write_text(
+            json.dumps({"at": now, "who": "kim", "action": "enroll", "subscription": digest}) + "\n"
+        )
+        configuration = load_configuration(config)
+        running = app.Gateway(configuration, Keys(configuration.settings, lambda: None), store)  # type: ignore[arg-type,return-value]
+        task = asyncio.create_task(reload.Reloader(running, 0.1).run())
+        await asyncio.sleep(0.5)
+        assert list(folder.glob(audit.KEPT + "*"))
+        server.restart()
+        async with asyncio.timeout(10):
+            while list(folder.glob(audit.KEPT + "*")):  # noqa: ASYNC110 (another task's work)
+                await asyncio.sleep(0.05)
+        assert await store.suspended() == {}
+        task.cancel()
+    finally:
+        await store.close()
 
 
 def test_a_changed_mode_is_in_the_trail_once_whoever_changed_it(server: PrivateValkey, config: Path) -> None:

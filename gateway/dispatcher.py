@@ -81,9 +81,7 @@ class Dispatcher:
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[str] = set()
-        self._unread: dict[
-            str, float
-        ] = {}  # when an event of a subscription that we do not know first came, by the loop's clock
+        self._unread: dict[str, float] = {}  # when work of an unknown digest first came, by the loop's clock
         self._away = 0  # failed calls of the loop in a row
         self._slots = Slots(self._limits)
 

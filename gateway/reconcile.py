@@ -184,7 +184,8 @@ class Reconciler:
         current = any(one.subscription.workflow_hash == seen.workflow_hash for one in group)
         # What is current comes first: a death between two writes leaves both active for a moment, never neither.
         group = sorted(group, key=lambda one: one.subscription.workflow_hash != seen.workflow_hash)
-        return [await self._one(one, seen, current, suspended, enrolling, new, group) for one in group]
+        acted = [one for one in group if one.subscription.digest in enrolling]
+        return [await self._one(one, seen, current, suspended, enrolling, new, group, acted) for one in group]
 
     async def _one(
         self,
@@ -195,13 +196,14 @@ class Reconciler:
         enrolling: frozenset[str],
         new: frozenset[str],
         group: Sequence[Enrolled],
+        acted: Sequence[Enrolled],
     ) -> Row:
         digest = one.subscription.digest
         before, again = suspended.get(digest), digest in enrolling
         agrees = verdict(one, seen)
         after = before
         if agrees is None:
-            after = _unread(one, suspended, enrolling, group)
+            after = _unread(one, suspended, enrolling, group, acted)
         elif agrees == "":
             await self._store.remember(_fact(digest), "1", CURRENT_S)
             after = None if again or before == PENDING else before
@@ -269,25 +271,30 @@ def verdict(one: Enrolled, seen: Seen) -> str | None:
 
 
 def _unread(
-    one: Enrolled, suspended: Mapping[str, str], enrolling: frozenset[str], group: Sequence[Enrolled]
+    one: Enrolled,
+    suspended: Mapping[str, str],
+    enrolling: frozenset[str],
+    group: Sequence[Enrolled],
+    acted: Sequence[Enrolled],
 ) -> str | None:
     """Return why a digest is not active where the default branch was not read: only an operator's act changes anything.
 
     What is enrolled anew is active, but not beside another version that is: that one goes on, unless the operator attests
-    the new one. Admission reads the file that ran in any case, or has it attested.
+    the new one. Admission reads the file that ran in any case, or has it attested. `acted` are those of `group` that are
+    enrolled anew: few, where a workflow may have thousands, each of which comes here.
     """
-    before = suspended.get(one.subscription.digest)
-    versions = [
-        other
-        for other in group
-        if (other.subscription.connector, other.source) == (one.subscription.connector, one.source)
-        and other.subscription.workflow_hash != one.subscription.workflow_hash
-    ]
-    if one.subscription.digest not in enrolling:
-        attested = any(other.attested and other.subscription.digest in enrolling for other in versions)
-        return SUPERSEDED if attested and before is None else before
-    beside = any(other.subscription.digest not in suspended for other in versions)
+    digest, before = one.subscription.digest, suspended.get(one.subscription.digest)
+    if digest not in enrolling:
+        attested = before is None and any(other.attested and _is_version(other, one) for other in acted)
+        return SUPERSEDED if attested else before
+    beside = any(other.subscription.digest not in suspended and _is_version(other, one) for other in group)
     return PENDING if beside and not one.attested else None
+
+
+def _is_version(other: Enrolled, one: Enrolled) -> bool:
+    """Whether two enrollments of a workflow are of one connector and source, and of other bytes of it."""
+    same = (other.subscription.connector, other.source) == (one.subscription.connector, one.source)
+    return same and other.subscription.workflow_hash != one.subscription.workflow_hash
 
 
 def _groups(enrolled: Iterable[Enrolled]) -> dict[tuple[str, str], list[Enrolled]]:

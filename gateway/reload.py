@@ -19,10 +19,8 @@ AT_START = (
     *(("server", key) for key in ("bind", "admin_bind", "workers", "engine", "trusted_proxies")),
     *((section,) for section in ("limits", "store", "github", "notifications", "tracing")),
 )
-CATCH_UP_S, BEHIND_S = (
-    60.0,
-    5.0,
-)  # what commands keep beside the enrollments is looked for so often, and while the store is away
+CATCH_UP_S = 60.0  # what commands keep beside the enrollments is looked for so often
+BEHIND_S = 5.0  # and so often while the store is away
 POLL_S = 1.0  # a change is taken when two looks in a row saw the same: within about two seconds, and never half written
 
 

@@ -512,6 +512,28 @@ async def test_a_workflow_that_was_just_looked_at_is_not_asked_for_again(home: H
     assert asked() == before  # a thousand subscriptions of one workflow would ask a thousand times a second
 
 
+async def test_a_look_costs_what_a_workflow_has_enrolled_and_not_its_square(home: House) -> None:
+    """Each of thousands compared with each of the others held the loop for a minute, where GitHub was away."""
+    subscription = home.one.subscription
+    made = [replace(home.one, subscription=replace(subscription, digest=f"sha256:{n:064x}")) for n in range(2_000)]
+    home.github.double.script(home.one.subscription.repository, *[{"status": 500}] * 2, on="repository")
+    asked = 0
+    version = reconcile._is_version
+
+    def counted(other: Enrolled, one: Enrolled) -> bool:
+        nonlocal asked
+        asked += 1
+        return version(other, one)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reconcile, "_is_version", counted)
+        look = Reconciler(home.store, home.destinations, lambda: made)
+        assert len(await look.run()) == 2_000
+        assert asked == 0
+        assert len(await look.run([made[7].subscription.digest], enrolling=True)) == 2_000
+    assert asked == 2_000
+
+
 async def test_enrolling_where_nothing_can_be_read(home: House) -> None:
     name, new = home.one.subscription.repository, enrolled_with(NEW)
     await home.store.suspend(home.digest, "opt-in-revoked")

@@ -63,16 +63,6 @@ async def record(store: Store, action: str, who: str | None = None, **fields: An
     return entry
 
 
-def note(base: Base | Configuration, action: str, who: str | None = None, **fields: Any) -> dict[str, Any]:
-    """Append one action from a command that has no store open (not from inside an event loop). Raises Unavailable."""
-
-    async def write() -> dict[str, Any]:
-        async with opened(base) as store:
-            return await record(store, action, who, **fields)
-
-    return asyncio.run(write())
-
-
 async def _nothing(_: Store) -> None:
     """Nothing else is done with the store."""
 

@@ -216,7 +216,12 @@ def about_suspension(reason: str | None) -> str:
     """Say how a subscription stands that was suspended when a delivery came; `reason` is today's, None for active."""
     if reason is None:
         return "it is active again"
-    return " ".join([f"still suspended: {reason}.", *filter(None, (SETTLED.get(reason), RESUME.get(reason)))])
+    return f"still suspended: {reason}. {standing(reason)}".rstrip()
+
+
+def standing(reason: str | None, installation: int | None = None) -> str:
+    """Say why a subscription is not active, and what to do about it."""
+    return " ".join(filter(None, (settled(reason, installation), RESUME.get(reason or "", ""))))
 
 
 def again(outcome: str, reason: str | None) -> str:

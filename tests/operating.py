@@ -1,10 +1,11 @@
 """A configuration and its store for tests of operators' commands: a private server, the GitHub double's key, one source."""
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -15,7 +16,9 @@ from gateway.configuration import Configuration, load_configuration
 from gateway.envelope import EnvelopeEvent
 from gateway.environment import data_folder
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
+from tests.valkey import PrivateValkey
 
+T = TypeVar("T")
 KEY = rsa.generate_private_key(65537, 2048)
 PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 PUBLIC = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -56,6 +59,19 @@ def write(folder: Path, url: str, *, source: Sequence[str] = (), mode: str = "au
 def gateway(config: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Result:
     """Run a command with `--config` after its name."""
     return CliRunner().invoke(main, [*arguments, "--config", str(config)], env=dict(environment or {}))
+
+
+def stored(server: PrivateValkey, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Do something to the store between two commands."""
+
+    async def run() -> T:
+        store = await Store.open(server.url, require=True)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from gateway.environment import data_folder
 from gateway.keys import Keys
 from gateway.store import Store, uuid7
 from gateway.subscriptions import seal
-from tests.operating import APP_ID, LINEAR, admit, gateway, write
+from tests.operating import APP_ID, LINEAR, admit, gateway, stored, write
 from tests.valkey import PrivateValkey
 
 T = TypeVar("T")
@@ -34,19 +34,6 @@ def config(server: PrivateValkey, tmp_path: Path) -> Path:
     with server.client() as client:
         client.flushall()
     return write(tmp_path, server.url)
-
-
-def stored(server: PrivateValkey, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Do something to the store between two commands."""
-
-    async def run() -> T:
-        store = await Store.open(server.url, require=True)
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
 
 
 def dead_letter(server: PrivateValkey, config: Path, number: int = 1) -> str:
@@ -380,9 +367,11 @@ def test_an_answer_after_the_end_is_none_whatever_the_clock_did(server: PrivateV
 
 
 def test_the_trail_pages_and_refuses_what_is_no_action(server: PrivateValkey, config: Path) -> None:
-    configuration = load_configuration(config)
-    for number in range(3):
-        audit.note(configuration, "revoke", who=f"op-{number}", subscription="sha256:x")
+    async def three(store: Store) -> None:
+        for number in range(3):
+            await audit.record(store, "revoke", f"op-{number}", subscription="sha256:x")
+
+    stored(server, three)
     newest = json.loads(gateway(config, "audit", "--limit", "1", "--json").stdout)["actions"][0]
     assert newest["who"] == "op-2"
     older = json.loads(gateway(config, "audit", "--before", newest["id"], "--json").stdout)["actions"]
@@ -390,7 +379,7 @@ def test_the_trail_pages_and_refuses_what_is_no_action(server: PrivateValkey, co
     assert "op-0" in gateway(config, "audit").stdout
     assert gateway(config, "audit", "--before", "x").exit_code == 2
     with pytest.raises(ValueError, match="no action"):
-        audit.note(configuration, "whatever")
+        stored(server, lambda store: audit.record(store, "whatever"))
 
 
 def test_what_is_done_while_the_store_is_away_is_in_the_trail_later(server: PrivateValkey, tmp_path: Path) -> None:

@@ -66,13 +66,8 @@ async def test_a_run_that_is_judged_while_its_dispatch_is_carried_over_is_not_ad
 async def test_what_a_full_store_does_not_carry_over_keeps_its_run(home: House) -> None:
     dispatch = await home.dispatch()
     await switched(home)
-    with home.valkey.client() as client:
-        client.config_set("maxmemory", "1")
-        try:
-            with pytest.raises(Rejection, match="suspended"):
-                await home.admit(home.token(), dispatch)
-        finally:
-            client.config_set("maxmemory", "0")
+    with home.valkey.full(), pytest.raises(Rejection, match="suspended"):
+        await home.admit(home.token(), dispatch)
     assert await waiting(home) == 0
     await home.store.resume(home.digest)
     assert (await home.admit(home.token(), dispatch)).dispatch == dispatch
@@ -81,13 +76,8 @@ async def test_what_a_full_store_does_not_carry_over_keeps_its_run(home: House) 
 async def test_what_a_full_store_did_not_carry_over_is_by_the_next_call(home: House) -> None:
     dispatch = await home.dispatch()
     await switched(home)
-    with home.valkey.client() as client:
-        client.config_set("maxmemory", "1")
-        try:
-            with pytest.raises(Rejection, match="suspended"):
-                await home.admit(home.token(), dispatch)
-        finally:
-            client.config_set("maxmemory", "0")
+    with home.valkey.full(), pytest.raises(Rejection, match="suspended"):
+        await home.admit(home.token(), dispatch)
     with pytest.raises(Rejection, match="suspended"):
         await home.admit(home.token(), dispatch)
     assert await waiting(home) == 1

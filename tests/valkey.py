@@ -6,6 +6,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -81,3 +83,13 @@ class PrivateValkey:
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Refuse every write that may need memory, as at `maxmemory`."""
+        with self.client() as client:
+            client.config_set("maxmemory", "1")
+            try:
+                yield
+            finally:
+                client.config_set("maxmemory", "0")

@@ -144,7 +144,8 @@ def _change(
     if [bool(ids), wanted != Wanted(), every].count(True) != 1:
         raise click.UsageError("give ids, or --source, --reason, --subscription, --since, --until, or --all")
     done, kept = asyncio.run(_apply(configuration, action, ids, wanted, quiet=as_json))
-    missing = [ident for ident in ids if ident not in {*done, *kept}]
+    dead = {*done, *kept}
+    missing = [ident for ident in ids if ident not in dead]
     if as_json:
         click.echo(json.dumps({"dead": done, "missing": missing, "kept": kept}))
     else:

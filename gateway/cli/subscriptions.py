@@ -10,7 +10,7 @@ from gateway.cli.options import config_option, json_option
 from gateway.cli.store import ask_if_there
 from gateway.configuration import load_base
 from gateway.errors import printable
-from gateway.words import RESUME, settled
+from gateway.words import standing
 
 
 @click.command(epilog="Example: gateway subscriptions --config gateway.toml --json")
@@ -36,8 +36,7 @@ def subscriptions(config: Path, *, as_json: bool) -> None:
 
 def lines(row: enrollments.Row) -> str:
     """One subscription's two lines: whose it is and its state, then its file and why."""
-    told = [settled(row.reason, row.installation), RESUME.get(row.reason or "", "")]
-    why = [row.reason, " ".join(filter(None, told))] if row.reason else []
+    why = [row.reason, standing(row.reason, row.installation)] if row.reason else []
     vouched = ", attested: nobody reads what runs" if row.attested else ""
     first = f"{row.state:10} {row.digest or '(no digest)'}  {row.source or '-'} > {row.repository or '-'}"
     never = f"\n           warning: {printable(row.warning)}" if row.warning else ""

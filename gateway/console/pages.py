@@ -52,7 +52,7 @@ class Pages:
             "health_words": words.HEALTH,
             "dispatch_words": words.DISPATCH,
             "settled_words": words.SETTLED,
-            "resume_words": words.RESUME,
+            "standing": words.standing,
             "about_test": words.about_test,
             "about_run": words.about_run,
             "unasked": words.unasked,

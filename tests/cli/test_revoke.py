@@ -1,10 +1,8 @@
 """Revoking, with processes that have not read the folder since: what they read is the store, so that is where it ends first."""
 
-import asyncio
 import json
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +17,7 @@ from gateway.store import Store
 from gateway.subscriptions import Enrolled, load_subscription
 from gateway.suspension import FRESH_S, KEPT_S
 from tests.cli.desk import DIGEST, EXAMPLES, LINEAR, Desk
+from tests.operating import stored
 from tests.valkey import PrivateValkey
 
 T = TypeVar("T")
@@ -53,17 +52,6 @@ def tell(github: str, what: str, change: dict[str, Any]) -> None:
 
 def put(github: str, path: str, text: str | None) -> None:
     tell(github, "contents", {"repo": "acme/app", "path": path, "text": text})
-
-
-def stored(server: PrivateValkey, work: Callable[[Store], Awaitable[T]]) -> T:
-    async def run() -> T:
-        store = await Store.open(server.url, require=True)
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
 
 
 def suspended(server: PrivateValkey) -> dict[str, str]:

@@ -52,6 +52,23 @@ class Row:
         return {name: getattr(self, name) for name in names}
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at a workflow, by which each of its subscriptions is settled.
+
+    Of its `group` those in `enrolling` have just been enrolled (again), `acted` in short: few, where a workflow may have
+    thousands. Those in `new` no look has found good yet. `current`: one of the group has the default branch's workflow.
+    """
+
+    seen: Seen
+    group: Sequence[Enrolled]
+    suspended: Mapping[str, str]
+    enrolling: frozenset[str]
+    new: frozenset[str]
+    acted: Sequence[Enrolled]
+    current: bool
+
+
 class Reconciler:
     """Compares and settles, for all enrollments or for those of one workflow; without `destinations` none is read."""
 
@@ -185,30 +202,21 @@ class Reconciler:
         # What is current comes first: a death between two writes leaves both active for a moment, never neither.
         group = sorted(group, key=lambda one: one.subscription.workflow_hash != seen.workflow_hash)
         acted = [one for one in group if one.subscription.digest in enrolling]
-        return [await self._one(one, seen, current, suspended, enrolling, new, group, acted) for one in group]
+        look = _Look(seen, group, suspended, enrolling, new, acted, current)
+        return [await self._one(one, look) for one in group]
 
-    async def _one(
-        self,
-        one: Enrolled,
-        seen: Seen,
-        current: bool,
-        suspended: Mapping[str, str],
-        enrolling: frozenset[str],
-        new: frozenset[str],
-        group: Sequence[Enrolled],
-        acted: Sequence[Enrolled],
-    ) -> Row:
+    async def _one(self, one: Enrolled, look: _Look) -> Row:
         digest = one.subscription.digest
-        before, again = suspended.get(digest), digest in enrolling
-        agrees = verdict(one, seen)
+        before, again = look.suspended.get(digest), digest in look.enrolling
+        agrees = verdict(one, look.seen)
         after = before
         if agrees is None:
-            after = _unread(one, suspended, enrolling, group, acted)
+            after = _unread(one, look)
         elif agrees == "":
             await self._store.remember(_fact(digest), "1", CURRENT_S)
             after = None if again or before == PENDING else before
         elif agrees in (CHANGED, MISSING) and (again or before not in _GRAVE):
-            after = await self._behind(digest, agrees, before, current, again or digest in new)
+            after = await self._behind(digest, agrees, before, look.current, again or digest in look.new)
         elif before is None or again or before == SUPERSEDED or (before == PENDING and agrees != OPT_IN):
             after = agrees
         await self._write(one, before, after)
@@ -270,24 +278,17 @@ def verdict(one: Enrolled, seen: Seen) -> str | None:
     return "" if seen.workflow_hash == one.subscription.workflow_hash else CHANGED
 
 
-def _unread(
-    one: Enrolled,
-    suspended: Mapping[str, str],
-    enrolling: frozenset[str],
-    group: Sequence[Enrolled],
-    acted: Sequence[Enrolled],
-) -> str | None:
+def _unread(one: Enrolled, look: _Look) -> str | None:
     """Return why a digest is not active where the default branch was not read: only an operator's act changes anything.
 
     What is enrolled anew is active, but not beside another version that is: that one goes on, unless the operator attests
-    the new one. Admission reads the file that ran in any case, or has it attested. `acted` are those of `group` that are
-    enrolled anew: few, where a workflow may have thousands, each of which comes here.
+    the new one. Admission reads the file that ran in any case, or has it attested.
     """
-    digest, before = one.subscription.digest, suspended.get(one.subscription.digest)
-    if digest not in enrolling:
-        attested = before is None and any(other.attested and _is_version(other, one) for other in acted)
+    digest, before = one.subscription.digest, look.suspended.get(one.subscription.digest)
+    if digest not in look.enrolling:
+        attested = before is None and any(other.attested and _is_version(other, one) for other in look.acted)
         return SUPERSEDED if attested else before
-    beside = any(other.subscription.digest not in suspended and _is_version(other, one) for other in group)
+    beside = any(other.subscription.digest not in look.suspended and _is_version(other, one) for other in look.group)
     return PENDING if beside and not one.attested else None
 
 

@@ -126,7 +126,7 @@ def folder_stamp(folder: Path) -> Stamp:
     """What tells one state of the subscriptions folder from another, without reading a file."""
     found = []
     try:
-        with os.scandir(folder) as entries:  # a tenth of a glob's cost, and every second
+        with os.scandir(folder) as entries:  # a tenth of a glob's cost
             for entry in entries:
                 if entry.name.endswith((".json", ".toml")):
                     with suppress(OSError):  # gone between the two calls: the next look sees it

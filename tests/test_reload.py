@@ -3,7 +3,9 @@
 import asyncio
 import json
 import logging
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ import pytest
 
 from gateway import configuration
 from gateway import reload as reload_module
-from gateway.configuration import Configuration, load_configuration
+from gateway.configuration import Configuration, folder_stamp, load_configuration
 from gateway.environment import data_folder
-from gateway.reload import Reloader
+from gateway.reload import EDITED_S, Look, Reloader, look
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 LINEAR, GITHUB = EXAMPLES / "linear-issue-created.json", EXAMPLES / "github-issue-opened.json"
@@ -157,13 +159,13 @@ async def test_a_folder_that_cannot_be_looked_at_ends_nothing(config: Path, monk
     gateway: Any = Gateway(load_configuration(config))
     gateway.store = None
     reloader = Reloader(gateway, poll_s=0.02)
-    looks, look = [], configuration.folder_stamp
+    looks, stamp = [], configuration.folder_stamp
 
     def blind(folder: Path) -> Any:
         looks.append(folder)
         if len(looks) < 4:
             raise OSError(24, "Too many open files")
-        return look(folder)
+        return stamp(folder)
 
     monkeypatch.setattr(reload_module, "folder_stamp", blind)
     task = asyncio.create_task(reloader.run())
@@ -175,6 +177,46 @@ async def test_a_folder_that_cannot_be_looked_at_ends_nothing(config: Path, monk
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_file_is_looked_at_where_that_can_tell_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand calls a second from a thread take a sixth of a busy receiver: one tells that no file came or went."""
+    for name in ("one.json", "two.toml"):
+        (tmp_path / name).write_text("{}")
+    looks: list[Path] = []
+
+    def counted(folder: Path) -> Any:
+        looks.append(folder)
+        return folder_stamp(folder)
+
+    monkeypatch.setattr(reload_module, "folder_stamp", counted)
+    first = look(tmp_path, None)
+    assert [name for name, *_ in first.stamp] == ["one.json", "two.toml"]
+    # a folder that has just changed may change again in the same tick of its clock
+    assert look(tmp_path, first) is not first
+
+    os.utime(tmp_path, (1, 1))
+    quiet = look(tmp_path, first)
+    looks.clear()
+    for _ in range(5):
+        assert look(tmp_path, quiet) is quiet
+    assert looks == []
+
+    (tmp_path / "one.json").write_text("{ }")  # in place: its folder does not tell
+    assert look(tmp_path, quiet) is quiet
+    for then in (time.time() - EDITED_S - 1, time.time() + 3600):  # later, and after a clock that stepped back
+        assert look(tmp_path, Look(then, quiet.folder, quiet.stamp)).stamp != quiet.stamp
+
+    (tmp_path / "three.json").write_text("{}")
+    assert len(look(tmp_path, quiet).stamp) == 3
+
+
+def test_ten_thousand_files_are_looked_at_less_often(tmp_path: Path) -> None:
+    os.utime(tmp_path, (1, 1))
+    mark = look(tmp_path, None).folder
+    many = Look(time.time() - EDITED_S - 1, mark, (("a.json", 1, 1, 1),) * 10_000)
+    assert look(tmp_path, many) is many
+    assert look(tmp_path, Look(time.time() - 101, mark, many.stamp)) is not many
 
 
 async def test_what_only_a_restart_takes_is_named_until_it_is_taken_back(

@@ -146,41 +146,46 @@ class Reconciler:
 
     async def watch(self) -> None:
         """Settle, until cancelled, what nobody has compared: entries that were put there, or enrolled while the store was away."""
-        settled: Sequence[Enrolled] | None = None
+        left: Mapping[tuple[str, str], Sequence[Enrolled]] = {}
+        seen: Sequence[Enrolled] | None = None
         while True:
             enrolled = self._enrolled()
+            if enrolled is not seen:
+                seen, left = enrolled, _groups(enrolled)
             try:
-                if enrolled is not settled and await self._settle_new(enrolled):
-                    settled = enrolled
+                if left:
+                    left = await self._settle_new(left)
             except Exception:  # noqa: BLE001 (a bug must neither end this for all others nor stay unseen, and nobody awaits it)
                 log.LOGGER.exception("reconcile-bug")
             await asyncio.sleep(WATCH_S)
 
-    async def _settle_new(self, enrolled: Sequence[Enrolled]) -> bool:
+    async def _settle_new(
+        self, groups: Mapping[tuple[str, str], Sequence[Enrolled]]
+    ) -> Mapping[tuple[str, str], Sequence[Enrolled]]:
         """Look at the workflows that have an active subscription which no look has found good, or two active versions.
 
-        Return whether all of that is settled.
+        Return those that are not settled: what is settled is not asked for again, of thousands while one cannot be read.
         """
-        settled = True
+        left = dict(groups)
         try:
             suspended = await self._store.suspended()
-            for key, group in _groups(enrolled).items():
+            for key, group in groups.items():
                 if (
                     self._clock() - self._looked.get(key, -self._reread_s) < self._reread_s
                 ):  # asks the store nothing: a workflow may have many
-                    settled = False
                     continue
                 active = [one for one in group if one.subscription.digest not in suspended]
                 new = frozenset([one.subscription.digest for one in active if await self._is_new(one)])
                 if not new and len({one.subscription.workflow_hash for one in active}) < 2:
+                    del left[key]
                     continue
                 self._looked[key] = self._clock()
                 rows = await self._settle(group, frozenset(), new)
-                settled = settled and all(row.agrees is not None for row in rows)
+                if all(row.agrees is not None for row in rows):
+                    del left[key]
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, reason=error.reason)
-            return False
-        return settled
+        return left
 
     async def _is_new(self, one: Enrolled) -> bool:
         """Whether the default branch was never found to agree with an enrollment, and nobody vouches for that."""

@@ -495,21 +495,43 @@ async def test_an_entry_that_cannot_be_read_yet_stays_as_it_is_and_an_attested_o
     assert home.github.double.calls["repository"] == 0
 
 
+def asked(home: House) -> int:
+    """How often the store was asked for one value."""
+    with home.valkey.client() as client:
+        found: int = client.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
+        return found
+
+
 async def test_a_workflow_that_was_just_looked_at_is_not_asked_for_again(home: House) -> None:
     home.github.double.script(home.one.subscription.repository, {"status": 500}, on="repository")
     home.reconciler._reread_s = 60
-    listed = list(home.enrolled.values())
-
-    def asked() -> int:
-        with home.valkey.client() as client:
-            found: int = client.info("commandstats")["cmdstat_get"]["calls"]
-            return found
-
-    assert not await home.reconciler._settle_new(listed)
-    before = asked()
+    groups = reconcile._groups(home.enrolled.values())
+    assert await home.reconciler._settle_new(groups) == groups
+    before = asked(home)
     for _ in range(5):
-        assert not await home.reconciler._settle_new(listed)
-    assert asked() == before  # a thousand subscriptions of one workflow would ask a thousand times a second
+        assert await home.reconciler._settle_new(groups) == groups
+    assert asked(home) == before  # a thousand subscriptions of one workflow would ask a thousand times a second
+
+
+async def test_one_workflow_that_cannot_be_read_has_nobody_ask_for_all_others(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other enrollment was asked for each second: of ten thousand, all of a process's time."""
+    others = [enrolled_with(OLD, {"repository": f"acme/other-{number}"}) for number in range(20)]
+    home.enrolled |= {one.subscription.digest: one for one in others}
+    for one in others:
+        await home.store.remember(reconcile._fact(one.subscription.digest), "1", 60)
+    home.github.double.script(home.one.subscription.repository, *[{"status": 500}] * 9, on="repository")
+    monkeypatch.setattr(reconcile, "WATCH_S", 0.01)
+    listed = list(home.enrolled.values())
+    before = asked(home)
+    watching = asyncio.create_task(Reconciler(home.store, home.destinations, lambda: listed).watch())
+    await asyncio.sleep(0.5)
+    assert 20 <= asked(home) - before < 40  # once each, and what the look itself asks
+    listed = list(home.enrolled.values())  # taken in anew: all of it is asked for once more
+    await asyncio.sleep(0.5)
+    watching.cancel()
+    assert 40 <= asked(home) - before < 80
 
 
 async def test_a_look_costs_what_a_workflow_has_enrolled_and_not_its_square(home: House) -> None:

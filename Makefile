@@ -69,6 +69,7 @@ bench: venv ## Compare the product with its peers, interleaved: receive, dispatc
 	$(BIN)/python bench/index.py
 	$(BIN)/python bench/triggers.py
 	$(BIN)/python bench/predicates_agree.py
+	$(BIN)/python bench/bytecode.py
 
 bench-check: venv ## Fail where a ratio of the receive path is below its floor by more than its own spread
 	$(BIN)/python bench/receive.py --check --pairs $(or $(PAIRS),5)

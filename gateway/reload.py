@@ -39,7 +39,7 @@ class Look:
     stamp: Stamp
 
 
-def look(folder: Path, last: Look | None, *, edited_s: float = EDITED_S) -> Look:
+def look(folder: Path, last: Look | None) -> Look:
     """Look at the folder, and at each of its files where that can tell more than the `last` look did. Raises OSError.
 
     A file that comes, goes or is renamed changes the folder: one call tells that nothing did. The call for each file is a
@@ -48,12 +48,13 @@ def look(folder: Path, last: Look | None, *, edited_s: float = EDITED_S) -> Look
     now = time.time()
     try:
         found = folder.stat()
-        mark = (found.st_mtime_ns, found.st_ino, found.st_dev)
+        # not the time that rsync and tar set back when they are done
+        mark = (found.st_ctime_ns, found.st_ino, found.st_dev)
     except (OSError, ValueError):
         mark = None  # the stamp says what is wrong
     if last is not None and mark is not None and mark == last.folder:
         old = last.at - mark[0] / 1e9 > RACY_S
-        if old and 0 <= now - last.at < max(edited_s, A_FILE_S * len(last.stamp)):
+        if old and 0 <= now - last.at < max(EDITED_S, A_FILE_S * len(last.stamp)):
             return last
     return Look(now, mark, folder_stamp(folder))
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -25,8 +25,6 @@ from gateway.store import Store, uuid7
 from gateway.subscriptions import seal
 from tests.operating import APP_ID, LINEAR, admit, gateway, stored, write
 from tests.valkey import PrivateValkey
-
-T = TypeVar("T")
 
 
 @pytest.fixture

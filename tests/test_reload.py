@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gateway import configuration
 from gateway import reload as reload_module
 from gateway.configuration import Configuration, folder_stamp, load_configuration
 from gateway.environment import data_folder
@@ -159,13 +158,13 @@ async def test_a_folder_that_cannot_be_looked_at_ends_nothing(config: Path, monk
     gateway: Any = Gateway(load_configuration(config))
     gateway.store = None
     reloader = Reloader(gateway, poll_s=0.02)
-    looks, stamp = [], configuration.folder_stamp
+    looks: list[Path] = []
 
     def blind(folder: Path) -> Any:
         looks.append(folder)
         if len(looks) < 4:
             raise OSError(24, "Too many open files")
-        return stamp(folder)
+        return folder_stamp(folder)
 
     monkeypatch.setattr(reload_module, "folder_stamp", blind)
     task = asyncio.create_task(reloader.run())

@@ -2,7 +2,8 @@
 
 This process binds, owns the embedded store, starts the workers and watches them; it takes no request itself. Each worker
 is a whole `gateway serve`: leases and locks in the store keep what they share apart. The first has the admin side. A
-worker that ends is started again; when that does not help, all end, so that the supervisor above starts us anew.
+worker that ends is started again; when that does not help, all end, so that the supervisor above starts us anew. One
+that finds the configuration bad by now is started again later: those that read it while it was good go on.
 The order of the end: workers drain, then the store stops.
 """
 
@@ -29,6 +30,8 @@ PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2
 EARLY_S = 5.0  # an end this soon after the first start is a refusal to start
 RESTARTS, WITHIN_S = 5, 60.0
 BACKOFF_S = 0.5
+BAD = 2  # the exit code of what refuses its configuration
+REFUSED_S = 5.0  # a configuration is mended by a person: looked at so often
 DRAIN_S = 60.0
 
 
@@ -122,23 +125,27 @@ class Supervisor:
                 return
             if self._stop.is_set():
                 return
-            log.event("worker-ended", logging.ERROR, worker=number, code=ended.result())
-            if self._give_up(ended.result(), early=first and time.monotonic() - began < EARLY_S):
+            code = ended.result()
+            log.event("worker-ended", logging.ERROR, worker=number, code=code)
+            if self._give_up(code, early=first and time.monotonic() - began < EARLY_S):
                 return
             first = False
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BACKOFF_S * 2 ** min(len(self._restarts), 4)):
+                async with asyncio.timeout(REFUSED_S if code == BAD else BACKOFF_S * 2 ** min(len(self._restarts), 4)):
                     await self._stop.wait()
 
     def _give_up(self, code: int, *, early: bool) -> bool:
-        """Whether starting again cannot help: refused at the first start, or ended again and again."""
-        now = time.monotonic()
-        often = len(self._restarts) == RESTARTS and now - self._restarts[0] < WITHIN_S
-        self._restarts.append(now)
-        refused = early and code in (2, 3)
-        if not (refused or often):
-            return False
-        self._code = code if code in (2, 3) else 3
+        """Whether starting again cannot help: none can start or serve, or they end again and again."""
+        if code == BAD:
+            if any(process.returncode is None for process in self._processes.values()):
+                return False
+        else:
+            now = time.monotonic()
+            often = len(self._restarts) == RESTARTS and now - self._restarts[0] < WITHIN_S
+            self._restarts.append(now)
+            if not (often or (early and code == 3)):
+                return False
+        self._code = code if code == BAD else 3
         log.event("workers-failed", logging.ERROR, code=self._code)
         self._stop.set()
         return True

@@ -23,6 +23,13 @@ class Several(Stage):
         path = self.folder / "gateway.toml"
         path.write_text(path.read_text().replace("[server]", "[server]\nworkers = 3", 1))
 
+    async def all_serving(self, times: int = 3) -> set[int]:
+        """Wait until workers began to serve so many times; return those of now. One that serves answers for all."""
+        async with asyncio.timeout(60):
+            while logged(self, "serving") < times:  # noqa: ASYNC110 (other processes)
+                await asyncio.sleep(0.05)
+        return set(workers(self.receiver.pid))
+
 
 def workers(parent: int) -> list[int]:
     """The workers among the children of a process."""
@@ -93,7 +100,7 @@ async def test_workers_end_with_their_parent_however_that_ends() -> None:
 async def test_a_bad_configuration_keeps_every_worker_as_it_is() -> None:
     """SIGHUP to the supervisor: whatever the file has become, no worker ends and each goes on with the old set."""
     async with Several() as stage:
-        pids, config = set(workers(stage.receiver.pid)), stage.folder / "gateway.toml"
+        pids, config = await stage.all_serving(), stage.folder / "gateway.toml"
         good = config.read_text()
         broken = ("[[[", good.replace('profile = "linear"', 'profile = "linaer"'), good + "[server.x]\n", "\x00")
         for number, text in enumerate(broken, 1):
@@ -111,6 +118,36 @@ async def test_a_bad_configuration_keeps_every_worker_as_it_is() -> None:
             while logged(stage, "reloaded") < len(pids):  # noqa: ASYNC110 (other processes)
                 await asyncio.sleep(0.05)
         assert set(workers(stage.receiver.pid)) == pids
+
+
+async def test_a_worker_that_ends_while_the_file_is_bad_leaves_the_others_serving() -> None:
+    """It cannot start again before the file is mended, and then does by itself; until then the others take all."""
+    async with Several() as stage:
+        pids, config = await stage.all_serving(), stage.folder / "gateway.toml"
+        good = config.read_text()
+        config.write_text("[[[")
+        ended = min(pids)
+        os.kill(ended, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while logged(stage, "worker-ended") < 3:  # noqa: ASYNC110 (it was refused twice)
+                await asyncio.sleep(0.05)
+        accepted: set[int] = set()
+        await load(stage, range(1, 10), accepted)
+        assert len(accepted) == 9
+        assert pids - {ended} <= set(workers(stage.receiver.pid))
+        config.write_text(good)
+        now = await stage.all_serving(4)
+        assert len(now) == 3
+        assert pids - {ended} <= now
+
+
+async def test_workers_that_all_find_the_file_bad_end_as_one_process_does() -> None:
+    async with Several() as stage:
+        pids, config = await stage.all_serving(), stage.folder / "gateway.toml"
+        config.write_text("[[[")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert await asyncio.wait_for(stage.receiver.wait(), 60) == 2
 
 
 def logged(stage: Stage, event: str) -> int:

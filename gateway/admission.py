@@ -9,7 +9,6 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -21,6 +20,7 @@ from gateway.oidc import Expected, Proven
 from gateway.schemes import jwt
 from gateway.settings import AdmissionSettings
 from gateway.store import Store
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled
 
 MAX_BODY_BYTES: Final = 4096
@@ -36,8 +36,7 @@ REFUSALS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Value):
     """An admitted run: how many events its payload has, and the digest by which it checks that payload."""
 
     run_id: str

@@ -5,7 +5,6 @@ The rule of this module: functions of an answer and of the time; who asked, and 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import orjson
 from multidict import CIMultiDictProxy
 
 from gateway.errors import Unavailable
+from gateway.structs import Opaque, Value
 
 # https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
 # Without a stated time: at least one minute, then exponentially longer.
@@ -25,8 +25,7 @@ DEAD = {403: "forbidden", 404: "not-found", 410: "gone", 413: "too-large", 422: 
 Kind = Literal["done", "retry", "park", "dead", "moved"]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """What a call came to. `status` is None where no answer arrived; `until` (Unix seconds) is set for `park` alone.
 
     `done` 204; `retry` may have been taken, or not; `park` the whole installation waits until `until`; `dead` will never
@@ -61,18 +60,16 @@ class GitHubRefusal(Exception):  # noqa: N818 (GitHub's answer, not a defect)
         self.reason = answer.reason
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Opaque):
     """One HTTP answer, its body cut at a limit (`whole` says whether all of it is here)."""
 
     status: int
     headers: CIMultiDictProxy[str]
-    body: bytes = field(repr=False)
+    body: bytes
     whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Value):
     """What GitHub says of a repository: its lasting `id`, its name as GitHub spells it, its default branch."""
 
     id: int
@@ -80,8 +77,7 @@ class Repository:
     default_branch: str
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(Value):
     """The App as GitHub knows it, and GitHub's own clock at that answer."""
 
     id: int
@@ -89,8 +85,7 @@ class About:
     date: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(Value):
     """Where the App is installed, and what it was granted there."""
 
     id: int
@@ -99,8 +94,7 @@ class Installation:
     suspended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Value):
     """What GitHub said of one installation's rate limit: requests left of how many, and when it starts anew."""
 
     remaining: int

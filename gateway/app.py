@@ -29,7 +29,7 @@ from gateway.overload import LARGE_BYTES, Overload, Overloaded
 from gateway.profiles import JwtProof, Profile, Source
 from gateway.receive import Vanished, receive_delivery
 from gateway.store import Admit, AdmitItem, Admitted, QueueEntry, Store, uuid7
-from gateway.structs import struct
+from gateway.structs import Value
 from gateway.suspension import SUSPENDED, Suspensions, without_suspended
 from gateway.usage import Usage
 from gateway.verify import HandshakeAnswer, KeyRing, handshake, unverified_kid, verify
@@ -39,8 +39,7 @@ PREFIX = "/hooks/"
 Rejected = tuple[tuple[int, str], ...]  # the refused items of a batch: position and reason
 
 
-@struct
-class Answer:
+class Answer(Value):
     """What became of one delivery, and what its sender is told."""
 
     outcome: Outcome

@@ -10,13 +10,13 @@ declaration says.
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import rfc8785
 
 from gateway.evidence import NAME, usable_text
 from gateway.pointers import MISSING
+from gateway.structs import Value
 
 MAX_URL_BYTES: Final = 2048
 _MAX_INTEGER: Final = 10**64  # the reader's bound; also keeps str() of an integer from ever raising
@@ -102,8 +102,7 @@ def has_bad_segment(path: str) -> bool:
 Region: TypeAlias = Literal["path", "query", "fragment"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Hole:
+class _Hole(Value):
     """One placeholder: `plus` keeps `/` inside, `form` is a filter or empty."""
 
     name: str
@@ -146,8 +145,7 @@ def _lower(text: str) -> str:
 _HOLE: Final = re.compile(rf"\{{(\+?)({NAME.pattern})(?:\|(digits|lower))?\}}")
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Value):
     """A parsed URL template.
 
     `text` is what was declared, `origin` its normalized origin, `names` what it needs (in order, once each), `literals`
@@ -288,8 +286,7 @@ _WHITE_SPACE: Final = re.compile(r"\s")
 _SLASH_ESCAPE: Final = re.compile(r"%2f", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
+class _Sent(Value):
     origin: str
     segments: tuple[str, ...]
     query: str | None
@@ -384,8 +381,7 @@ _EXTRACT_HOLE: Final = re.compile(rf"\{{({NAME.pattern})\}}")
 _PIECE: Final = re.compile(r"""[^/'"()?#\[\]{}\s]+""")
 
 
-@dataclass(frozen=True, slots=True)
-class Extraction:
+class Extraction(Value):
     """A parsed `extract` pattern: `lead` before the first hole, then each hole with the literal after it."""
 
     pattern: str

@@ -1,18 +1,17 @@
 """What changed between two subscription documents: JSON Pointers with what stands there now and stood there before."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.canonical import canonical_json
 from gateway.pointers import MISSING
+from gateway.structs import Value
 
 _DERIVED: Final = frozenset({"digest"})
 _SHOWN: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Value):
     """One difference: `kind` is added, removed or changed; a value is shown as JSON, cut."""
 
     pointer: str

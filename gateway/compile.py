@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gateway.errors import ConfigError, Problem
 from gateway.frontmatter import Document, load_frontmatter
 from gateway.parts import Part, connector_part, github_part
 from gateway.selections import Import, read_selections
+from gateway.structs import Value
 from gateway.subscriptions import (
     HASH,
     MAX_BYTES,
@@ -32,8 +32,7 @@ from gateway.subscriptions import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Value):
     """What a document is bound to: the repository, the workflow file and the hash of its bytes."""
 
     repository: str

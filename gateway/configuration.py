@@ -10,7 +10,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,14 @@ from gateway.settings import (
     Settings,
 )
 from gateway.settings_checks import NOTIFYING, place_problems, secret_problems, source_problems, unknown_profile
+from gateway.structs import Value, field
 from gateway.subscriptions import MAX_BYTES, Enrolled, Index, Subscription, build_index, load_subscription
 
 MAX_TOML_BYTES = 16 * 1024 * 1024  # entries of some hundred thousand subscriptions
 Stamp = tuple[tuple[str, int, int, int], ...]  # name, time of change, size and inode of each file
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
+class Base(Value):
     """The settings and sources, without what is enrolled."""
 
     file: Path
@@ -52,7 +51,6 @@ class Base:
         return self.file.parent / self.settings.subscriptions.path
 
 
-@dataclass(frozen=True, slots=True)
 class Configuration(Base):
     """What a process runs on: the settings and all that they name, loaded and checked together."""
 

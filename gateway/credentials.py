@@ -4,7 +4,6 @@ The rule of this module: neither the private key, nor a JWT, nor a token stands 
 """
 
 import re
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gateway.answers import Reply, decoded
 from gateway.errors import ConfigError, Problem
+from gateway.structs import Opaque, Value
 
 MIN_KEY_BITS = 2048
 
@@ -32,17 +32,15 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 Permission = Literal["contents:write", "contents:read", "metadata:read"]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Opaque):
     """An installation token, when it was asked for and when it ends. What it reaches is what it did when it was made."""
 
-    value: str = field(repr=False)
+    value: str
     expires_at: float
     asked_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Value):
     """What one token is for: the key under which it is cached and minted."""
 
     installation: int

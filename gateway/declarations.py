@@ -12,13 +12,13 @@ The fields of `connectors.<id>` follow the connector specification of GitHub Age
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway import canonical
 from gateway.errors import ConfigError, Problem
 from gateway.frontmatter import Document, load_frontmatter
 from gateway.inputs import check_input, inputs_in
+from gateway.structs import Value
 from gateway.triggers import (
     NAME,
     PRIMITIVES,
@@ -58,8 +58,7 @@ _INPUT_FIELDS: Final = frozenset({"type", "description", "default", "required", 
 # ---- the connector file -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Connector:
+class Connector(Value):
     """A connector as declared: `triggers` and `resources` still hold `${{ ... }}`; `digest` covers what they say."""
 
     id: str

@@ -3,12 +3,12 @@
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Any
 
 from gateway.delivery import Outcome
 from gateway.rollover import ROLLOVER
 from gateway.store import Dispatch, Store
+from gateway.structs import asdict
 from gateway.suspension import SUSPENDED
 
 EXPORT_BATCH = 500

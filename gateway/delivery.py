@@ -1,10 +1,9 @@
 """`RawDelivery`: untrusted, bounded bytes and header pairs. Nothing here decodes or believes anything."""
 
-from dataclasses import field
 from enum import StrEnum
 
 from gateway.errors import Rejection
-from gateway.structs import struct
+from gateway.structs import Opaque, field, force_setattr
 
 
 class Outcome(StrEnum):
@@ -18,8 +17,7 @@ class Outcome(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
-@struct
-class RawDelivery:
+class RawDelivery(Opaque):
     """One HTTP request as it arrived.
 
     `id` is our own delivery id (uuid7 text), `received_at` Unix seconds, `headers` pairs with lower-case names in
@@ -33,10 +31,10 @@ class RawDelivery:
     headers: tuple[tuple[bytes, bytes], ...]
     query: bytes
     body: bytes
-    _first: dict[bytes, bytes] = field(init=False, repr=False, compare=False)  # of each name the first value
+    _first: dict[bytes, bytes] = field(default_factory=dict)  # of each name the first value
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_first", dict(reversed(self.headers)))
+        force_setattr(self, "_first", dict(reversed(self.headers)))
 
     def header(self, name: str) -> bytes | None:
         """Return the one value of header `name` (lower case), None where it is absent.

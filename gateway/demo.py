@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +31,7 @@ from gateway.environment import data_folder
 from gateway.profiles import JwtProof, Profile, load_profiles
 from gateway.samples import load_samples
 from gateway.signing import fill, prepare, sign
+from gateway.structs import Value, asdict
 
 APP_ID, INSTALLATION, KID = 1001, 5001, "demo-key"
 READY_S, SETTLE_S = 20.0, 10.0
@@ -44,8 +44,7 @@ EXPECTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Value):
     """What became of one sample delivery; `envelope` is the body that the GitHub double received."""
 
     source: str
@@ -65,7 +64,7 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         """The line as scripts read it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 def free_port() -> int:

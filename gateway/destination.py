@@ -10,13 +10,13 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from gateway import strict_json
 from gateway.answers import GitHubAway, GitHubRefusal, Repository
 from gateway.errors import Rejection, Unavailable
 from gateway.store import Store
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled
 
 OPT_IN: Final = ".github/workflows/aw.json"
@@ -45,8 +45,7 @@ class GitHub(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Value):
     """What stands at the default branch. `opted_in` and `workflow_hash` are None where the App may not read contents.
 
     `gone` is the reason where the repository itself is not what was enrolled; nothing else is known then. A missing

@@ -17,7 +17,6 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from tomlkit.items import Array
 from gateway.configuration import Base, EnrollmentFile, read_text
 from gateway.enrollments import Document, Entry, documents, entries
 from gateway.settings import Enrollment
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled, Subscription, activation_problem
 
 ASIDE: Final = ".replaced.json"
@@ -37,8 +37,7 @@ class Refused(Exception):  # noqa: N818 (an answer: no)
     """The enrollment is refused; the message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Value):
     """What `enroll` did: the files, and the digest that the new one took the place of."""
 
     digest: str

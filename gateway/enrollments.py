@@ -5,7 +5,6 @@ A document stands as `NAME.json` in the subscriptions folder and its entry as `N
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,19 @@ from gateway.errors import ConfigError, Rejection, printable
 from gateway.profiles import Source
 from gateway.reach import unreachable
 from gateway.settings import Enrollment
+from gateway.structs import Value, asdict, replace
 from gateway.subscriptions import MAX_BYTES, Enrolled, Subscription, build_index, load_subscription
 from gateway.suspension import state_of
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value):
     """One `[[enrollments]]` entry and the file that it stands in."""
 
     file: Path
     enrollment: Enrollment
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Value):
     """One file of the folder: the loaded document, or why it does not load."""
 
     file: Path
@@ -38,8 +36,7 @@ class Document:
     repository: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value):
     """What `gateway subscriptions` says of one digest: `active`, `suspended` or `mismatched`, and why."""
 
     digest: str | None

@@ -17,7 +17,7 @@ import orjson
 from jsonschema_rs import Draft202012Validator
 
 from gateway.canonical import MAX_URL_BYTES, canonical_json, digest, event_id, has_bad_segment, parse_origin
-from gateway.structs import struct
+from gateway.structs import Value
 
 VERSION: Final = 2
 PROJECTION: Final = "resource-url-types-filters/v2"
@@ -100,8 +100,7 @@ SCHEMA: Final[dict[str, Any]] = {
 _BODY: Final = Draft202012Validator(SCHEMA)
 
 
-@struct
-class EnvelopeEvent:
+class EnvelopeEvent(Value):
     """One event as it leaves: `filters` maps a collection to its one matched value. Its identity follows from its URL."""
 
     url: str

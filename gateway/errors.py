@@ -1,9 +1,10 @@
 """Errors by whose fault: ours at start, the sender's, ours now. Anything else that escapes is a bug."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
+
+from gateway.structs import Value, force_setattr, replace
 
 _NOTHING: Final[Mapping[str, str | None]] = MappingProxyType({})
 
@@ -15,8 +16,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Value):
     """One configuration problem: the `file` and `key` it stands at, what is wrong, and the `fix`. Never a secret's value.
 
     Key and problem may quote a file that somebody else wrote, so all of it is made printable.
@@ -29,7 +29,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("file", "key", "problem", "fix"):
-            object.__setattr__(self, name, printable(getattr(self, name)))
+            force_setattr(self, name, printable(getattr(self, name)))
 
     def __str__(self) -> str:
         return f"{self.file}: {self.key}: {self.problem} ({self.fix})"

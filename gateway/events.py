@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -21,7 +20,7 @@ from gateway.errors import Rejection
 from gateway.plan import HEADER, IdPart, ItemEvidence, Plan, as_text, claimed, plan_of, signed
 from gateway.pointers import resolve
 from gateway.profiles import Answer, Handshake, Profile, Source
-from gateway.structs import struct
+from gateway.structs import Opaque
 from gateway.verify import HandshakeAnswer, ItemProof, VerifiedDelivery
 
 MAX_ID_CHARS: Final = 200
@@ -36,8 +35,7 @@ _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-@struct
-class Event:
+class Event(Opaque):
     """One authentic native event that some trigger names.
 
     `body` is the evidence (the decoded body, or a batch's item), `facts` what the proof and the profile established
@@ -47,15 +45,14 @@ class Event:
     """
 
     name: str
-    body: Any = field(repr=False)
-    facts: Mapping[str, str] = field(repr=False)
+    body: Any
+    facts: Mapping[str, str]
     dedupe: tuple[str, ...]
     dedupe_ttl_s: int
     jti: tuple[str, float] | None
 
 
-@struct
-class Reading:
+class Reading(Opaque):
     """What a verified delivery said. Without a handshake or test it is a list of items, one for most providers.
 
     `ignored` holds a reason for each authentic item that is not dispatched: `undeclared-event`, `notice`, `own-event`,
@@ -68,7 +65,7 @@ class Reading:
     events: tuple[Event, ...] = ()
     ignored: tuple[str, ...] = ()
     rejected: tuple[tuple[int, str], ...] = ()
-    lifecycle: tuple[Any, ...] = field(default=(), repr=False)
+    lifecycle: tuple[Any, ...] = ()
 
 
 def read(verified: VerifiedDelivery, source: Source, wanted: Container[str], now: float) -> Reading:

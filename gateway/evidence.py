@@ -7,13 +7,13 @@ normalized value. Nothing is coerced, folded or trimmed. Text with a lone surrog
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.pointers import MISSING, parse, resolve
 from gateway.strict_json import has_surrogate
+from gateway.structs import Value
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 """How extracted and normalized names, and facts after their `@`, are written."""
@@ -77,8 +77,7 @@ class Evidence:
         return Evidence(self.document, self.facts, names)
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Value):
     """A parsed reference: `tokens` of a pointer, None for a fact or a name."""
 
     text: str

@@ -5,7 +5,6 @@ headers were not saved. Nothing that is made here is dispatched, and no value of
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway import pointers, strict_json
@@ -16,6 +15,7 @@ from gateway.events import UNDECLARED, Event, Reading, read
 from gateway.match import Considered, match_trigger
 from gateway.pointers import MISSING
 from gateway.profiles import Profile, Shape, Source
+from gateway.structs import Value, replace
 from gateway.subscriptions import Enrolled, Index
 from gateway.triggers import Trigger
 from gateway.verify import assumed
@@ -24,8 +24,7 @@ EVENT: Final = "event"  # the test that a trigger of another native event fails
 _PLACEHOLDER_ID: Final = "00000000-0000-4000-8000-000000000000"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Value):
     """What would become of a delivery. `considered` holds (item of the batch, what became of the trigger there)."""
 
     outcome: Outcome

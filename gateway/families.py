@@ -6,10 +6,10 @@ Events, activities and members: https://docs.github.com/en/webhooks/webhook-even
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway import canonical
+from gateway.structs import Value
 
 CONNECTOR: Final = "github"
 PROFILE: Final = "github"
@@ -21,8 +21,7 @@ _PULL_REQUEST: Final = {"present": "/issue/pull_request"}
 _BY_USER: Final = {"equals": ["/comment/user/type", "User"]}
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Value):
     """One family: GitHub's event, its activities, and the resource that it is about."""
 
     event: str

@@ -10,7 +10,6 @@ what one reader takes for the end of a line and another does not, or what shows 
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -27,6 +26,7 @@ from ruamel.yaml.events import (
 
 from gateway.errors import ConfigError, Problem
 from gateway.strict_json import has_surrogate
+from gateway.structs import Opaque, field
 
 MAX_BYTES: Final = 256 * 1024  # declarations have a limit of 256 KiB (gh-aw connector specification, section 6)
 MAX_NODES: Final = 20_000  # counted after aliases are expanded
@@ -48,13 +48,12 @@ _MAX_NUMBER_CHARS: Final = 64  # as of a JSON number
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Opaque):
     """A decoded frontmatter: its `value` (a mapping) and the `lines` that its keys stand on, for messages."""
 
     file: str
     value: Mapping[str, Any]
-    lines: Mapping[Path, int] = field(default_factory=dict, repr=False)
+    lines: Mapping[Path, int] = field(default_factory=dict)
 
     def problem(self, path: Path, problem: str, fix: str) -> Problem:
         """Make a Problem that names the key at `path` and the nearest known line."""

@@ -7,7 +7,6 @@ alone. "No data" is never healthy: a source without a delivery is `new`, and not
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from gateway.answers import Rate
@@ -16,6 +15,7 @@ from gateway.delivery import Outcome
 from gateway.errors import Unavailable
 from gateway.metrics import Gauges, SourceGauges
 from gateway.store import BUCKET_S, Depth, Dispatch, Flow, Lane, Store
+from gateway.structs import Value, field
 from gateway.subscriptions import Enrolled
 from gateway.suspension import State as Standing
 from gateway.suspension import state_of
@@ -32,8 +32,7 @@ LETTERS = 20
 ASKS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class SourceHealth:
+class SourceHealth(Value):
     """One source: its state, since when nothing good came, what waits."""
 
     name: str
@@ -47,8 +46,7 @@ class SourceHealth:
     letters: tuple[Dispatch, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value):
     """A subscription as operators see it."""
 
     digest: str
@@ -58,16 +56,14 @@ class Row:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Value):
     """A dispatch that waits for an operator's yes, and when its question ends by itself."""
 
     dispatch: Dispatch
     expires: float
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Value):
     """Everything at one moment; `away` is the reason where the store did not answer, and then nothing else is known."""
 
     at: float

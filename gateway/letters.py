@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from gateway import audit
 from gateway.store import Dispatch, Store
+from gateway.structs import Value
 
 REPLAY: Final = "dead-replay"
 DISCARD: Final = "dead-discard"
@@ -14,8 +14,7 @@ Action = Literal["dead-replay", "dead-discard"]
 Cause = Literal["operator", "destination", "github", "gateway"]
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(Value):
     """`cause` is `operator` where somebody here decided it: no fault, and nothing to mend."""
 
     cause: Cause
@@ -54,8 +53,7 @@ def about(reason: str | None) -> About:
     return ABOUT.get(reason or "", OTHER)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Value):
     """Which letters a command is about; what is None is not looked at. A subscription may be cut short. Times are Unix seconds."""
 
     source: str | None = None

@@ -7,13 +7,13 @@ collection, which must then have exactly one value; `{organization: "@installati
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.declarations import Connector, field_problem
 from gateway.errors import ConfigError, Problem
 from gateway.inputs import EXPRESSION, bound_inputs, inputs_in, one_of, substitute
+from gateway.structs import Value
 from gateway.triggers import check_list, check_literals, check_profiles, compile_trigger
 
 MAX_VALUE_CHARACTERS: Final = 1024  # what an envelope's filter value holds
@@ -21,8 +21,7 @@ _DECIMAL: Final = re.compile(r"(0|-?[1-9][0-9]{0,18})\Z")
 _MAX_SAFE: Final = 2**53 - 1  # RFC 8785 numbers are binary64: a larger integer has no canonical form
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Value):
     """The selected triggers of a connector, lowered, with the grants that they use."""
 
     triggers: Mapping[str, Mapping[str, Any]]

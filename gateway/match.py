@@ -17,7 +17,7 @@ from gateway.evidence import Evidence, exactly, parse_reference
 from gateway.pointers import MISSING, resolve
 from gateway.predicates import evaluate, explain
 from gateway.profiles import Source
-from gateway.structs import struct
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled, Index, value_key
 from gateway.triggers import Form, SentUrl, Trigger
 
@@ -25,8 +25,7 @@ MAX_CONSIDERED: Final = 20
 _WHITE_SPACE: Final = " \t\n\r\v\f"
 
 
-@struct
-class Considered:
+class Considered(Value):
     """What became of one trigger: `test` is the first that was not true and `pointer` where it looked."""
 
     digest: str
@@ -36,8 +35,7 @@ class Considered:
     pointer: str | None = None
 
 
-@struct
-class Match:
+class Match(Value):
     """One enrolled trigger that an event matches, and the event as its envelope carries it."""
 
     enrolled: Enrolled
@@ -45,8 +43,7 @@ class Match:
     event: EnvelopeEvent
 
 
-@struct
-class _Nonmatch:
+class _Nonmatch(Value):
     test: str
     pointer: str | None
 

@@ -7,7 +7,6 @@ process shows the same. A label's value never comes from a delivery. Names and m
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -18,6 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway.answers import Rate
+from gateway.structs import Value, field
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -27,8 +27,7 @@ ADMIT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 DISPATCH_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceGauges:
+class SourceGauges(Value):
     """One source at one moment; `last_good` None where no authentic delivery is known, `oldest` None where none waits."""
 
     health: str
@@ -40,8 +39,7 @@ class SourceGauges:
     oldest: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Gauges:
+class Gauges(Value):
     """What `present` shows beside the counters. Without a store (`store_up` False) the rest is absent, never stale."""
 
     at: float

@@ -2,12 +2,12 @@
 """The nodes of a compiled predicate: each knows its value and, where that is not True, what to show an operator."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from gateway.checks import Truth, among
 from gateway.evidence import UNUSABLE, Evidence, Reference, kind_of, same
 from gateway.pointers import MISSING, resolve
+from gateway.structs import Value
 
 Why: TypeAlias = tuple[str, str]
 """A test's name and its pointer (two, joined by a comma, where a test compares two). Never a value."""
@@ -30,8 +30,7 @@ def _both(left: Reference, right: Reference) -> str:
     return f"{left.text}, {right.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Value):
     """A test of one reference: `check` sees the value alone."""
 
     name: str
@@ -48,7 +47,6 @@ class Leaf:
         return self.name, self.at.text
 
 
-@dataclass(frozen=True, slots=True)
 class Present(Leaf):
     """`present`: False only where a member is missing from an object that is there."""
 
@@ -62,8 +60,7 @@ class Present(Leaf):
         return bool(self.at.tokens) and isinstance(resolve(here, (self.at.tokens or ())[:-1]), dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Contains:
+class Contains(Value):
     """`contains`: some element's `rest` equals the literal; as `any` of `equals` over the elements."""
 
     text: str
@@ -84,8 +81,7 @@ class Contains:
         return "contains", self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Agree:
+class Agree(Value):
     """`agree`: whatever of the list resolves is equal. A container or unusable text leaves it unknown, not agreed."""
 
     refs: tuple[Reference, ...]
@@ -115,8 +111,7 @@ class Agree:
         return "agree", self.refs[0].text
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Value):
     """A test of two references, unknown unless `side` makes something of both; `check` sees what it made."""
 
     before: Reference
@@ -137,8 +132,7 @@ class Pair:
         return self.name, _both(self.before, self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class One:
+class One(Value):
     """`one`: exactly one element satisfies `where`, and `then` holds for it.
 
     No element: False. Two, or one beside an element that may be a second (its `where` is unknown): unknown.
@@ -188,8 +182,7 @@ def _any(truths: Iterable[Truth]) -> Truth:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Value):
     """`all` and `any`."""
 
     decisive: bool  # False of `all`, True of `any`: one such branch decides
@@ -212,8 +205,7 @@ class Group:
         return self.nodes[0].mark()
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Value):
     """`not`: explained as `not-TEST` where the test held, as the test itself where it is unknown."""
 
     node: Node

@@ -12,7 +12,6 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +27,7 @@ from gateway.profiles import Profile
 from gateway.settings import Notifications
 from gateway.signing import sign
 from gateway.store import REVOKED, Dispatch, Store, uuid7
+from gateway.structs import Value
 
 EVERY_S = 30.0
 TOTAL_S = 10.0
@@ -37,8 +37,7 @@ RECENT_S = 3600.0
 LETTERS, CHUNK = 2_000, 200  # dead letters of one source that are counted in one look
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Value):
     """One thing to tell: `about` tells it from others of its `type`; `data` has slugs, ids, names and times of ours."""
 
     type: str

@@ -6,13 +6,13 @@ takes one spelling of everything; nothing of a token is believed before its sign
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from gateway.errors import Rejection
 from gateway.schemes import jwt
+from gateway.structs import Value
 
 MAX_LIFETIME_S: Final = 900.0
 LEEWAY_S: Final = 30.0
@@ -24,8 +24,7 @@ _SHA: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Proven:
+class Proven(Value):
     """A token that GitHub signed, in its time: which run it speaks for is still to be judged from `claims`."""
 
     claims: Mapping[str, Any]
@@ -34,8 +33,7 @@ class Proven:
     workflow_sha: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Value):
     """What an enrollment says that its run's token must say. `branch` is the repository's default branch."""
 
     audience: str

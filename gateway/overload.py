@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from gateway.errors import Rejection, Unavailable
+from gateway.structs import Value
 
 LARGE_BYTES = 262_144  # a larger body is decoded off the loop
 REMEMBERED = 10_000  # addresses; the least recently seen are forgotten
@@ -43,8 +44,7 @@ class Overloaded(Unavailable):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Value):
     """`[limits]` of the configuration."""
 
     requests: int = 3_000

@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections import Counter
-from dataclasses import dataclass, replace
+
+from gateway.structs import Value, replace
 
 BACKOFF_S = 1.0
 BACKOFF_MAX_S = 900.0
@@ -11,8 +12,7 @@ POLL_MIN_S = 0.2
 AWAY_MAX_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value):
     """Bounds of what is under way at once.
 
     A repository has fewer slots than its installation and an installation fewer than all, so that a stuck one leaves room

@@ -5,7 +5,6 @@ GitHub's families are a connector that needs no declaration: their selectors are
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway import families
@@ -13,6 +12,7 @@ from gateway.errors import ConfigError, Problem
 from gateway.frontmatter import Document
 from gateway.lowering import bind, lower_values
 from gateway.selections import ROUTE, SELECTORS, Import, Selection, is_texts
+from gateway.structs import Value, replace
 from gateway.subscriptions import REPOSITORY
 from gateway.triggers import Trigger, compile_trigger
 
@@ -22,8 +22,7 @@ _SELECTOR_FORMS: Final = {"repos": REPOSITORY, "orgs": _LOGIN, "projects": _PROJ
 _COLLECTIONS: Final = {"repos": "repositories", "orgs": "organizations", "projects": "projects"}
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Value):
     """One document's own part: its connector's triggers and scope."""
 
     connector: str

@@ -8,13 +8,13 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from gateway import pointers, strict_json
 from gateway.pointers import MISSING, resolve
 from gateway.profiles import Condition, Handshake, Shape, Source
+from gateway.structs import Value
 from gateway.verify import VerifiedDelivery
 
 HEADER: Final = "header:"
@@ -122,8 +122,7 @@ def _shape(shape: Shape) -> Check:
     return _all_of(shape.required, shape.forbidden, shape.equals)
 
 
-@dataclass(frozen=True, slots=True)
-class NamePart:
+class NamePart(Value):
     """One part of a native event's name. `dotless`: an unsigned `issues.opened` must not stand for header and signed action both."""
 
     read: Reader
@@ -131,8 +130,7 @@ class NamePart:
     dotless: bool
 
 
-@dataclass(frozen=True, slots=True)
-class IdPart:
+class IdPart(Value):
     """One part of a delivery id. `hashed`: any text will do, since what is composed of it is hashed; a header's never."""
 
     read: Reader
@@ -140,8 +138,7 @@ class IdPart:
     hashed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value):
     """A source's profile, its parts compiled and without what this source has no use for."""
 
     source: Source

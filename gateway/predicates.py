@@ -16,7 +16,6 @@ Names of extracted and normalized values stand in `agree` and `differ` alone.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.checks import (
@@ -34,6 +33,7 @@ from gateway.checks import (
 from gateway.evidence import NAME, Evidence, Reference, kind_of, screen, usable_text
 from gateway.nodes import Agree, Contains, Group, Leaf, Node, Not, One, Pair, Present, Why
 from gateway.pointers import parse
+from gateway.structs import Value
 
 MAX_NODES: Final = 64
 MAX_DEPTH: Final = 8
@@ -41,11 +41,10 @@ MAX_POINTER_BYTES: Final = 256
 MAX_LITERAL_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Predicate:
+class Predicate(Value):
     """A compiled predicate, with the `facts` (without `@`) and `names` it reads, for the declaration to check."""
 
-    root: Node = field(repr=False)
+    root: Node
     facts: frozenset[str]
     names: frozenset[str]
 

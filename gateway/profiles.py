@@ -9,7 +9,6 @@ an empty layout, a proof that covers no body. What is left to the reader of a pr
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -19,6 +18,7 @@ from ruamel.yaml.error import YAMLError
 
 from gateway import pointers
 from gateway.errors import ConfigError, Problem
+from gateway.structs import Value, field
 
 
 class Model(BaseModel):
@@ -333,8 +333,7 @@ def _bad_references(profile: Profile) -> list[str]:
     return problems
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class Source(Value, eq=False):
     """An operator's registered ingress without its secrets: what the pure core may know of it.
 
     Compared by identity, so that what is worked out for one source can be kept by it (`functools.lru_cache`).

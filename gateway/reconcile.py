@@ -13,13 +13,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway import log
 from gateway.destination import Destinations, Seen
 from gateway.errors import Unavailable
 from gateway.store import REVOKED, Store
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled
 from gateway.suspension import PENDING, SUPERSEDED, State, state_of
 
@@ -34,8 +34,7 @@ WATCH_S: Final = 1.0
 CURRENT_S: Final = 400 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value):
     """One subscription after a look. `agrees` is False where the default branch says no, None where it could not be read."""
 
     digest: str
@@ -52,8 +51,7 @@ class Row:
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Value):
     """One look at a workflow, by which each of its subscriptions is settled.
 
     Of its `group` those in `enrolling` have just been enrolled (again), `acted` in short: few, where a workflow may have

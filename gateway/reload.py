@@ -16,7 +16,7 @@ from gateway.app import Gateway
 from gateway.configuration import Configuration, Stamp, folder_stamp, load_configuration
 from gateway.errors import ConfigError
 from gateway.settings import Settings
-from gateway.structs import struct
+from gateway.structs import Value
 
 AT_START = (
     *(("server", key) for key in ("bind", "admin_bind", "workers", "engine", "trusted_proxies")),
@@ -30,8 +30,7 @@ A_FILE_S = 0.01  # or so seldom for each file there is, where those are many
 RACY_S = 2.0  # a mark made so shortly before a look may stand for a later change too: clocks of file systems are coarse
 
 
-@struct
-class Look:
+class Look(Value):
     """The subscriptions folder as a look at each of its files found it; `folder` is the mark of its own last change."""
 
     at: float

@@ -8,7 +8,6 @@ that was carried over.
 import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import orjson
@@ -16,6 +15,7 @@ import orjson
 from gateway import envelope, log, provenance
 from gateway.envelope import EnvelopeEvent
 from gateway.store import Admit, AdmitItem, Batch, Dispatch, QueueEntry, Store
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled
 from gateway.suspension import SUPERSEDED
 
@@ -28,8 +28,7 @@ FROM: Final = 20  # deliveries that a record names; equal events merge, so a bat
 Carried = Literal["carried", "unfit", "wait"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Left:
+class _Left(Value):
     """What a superseded subscription left: a dispatch with its events and the deliveries that they came from."""
 
     source: str

@@ -12,6 +12,7 @@ from gateway import families
 from gateway.declarations import Connector
 from gateway.errors import ConfigError, Problem
 from gateway.frontmatter import Document
+from gateway.structs import Value
 
 ROUTE: Final = "gateway-dispatch"
 SELECTORS: Final = ("repos", "orgs", "projects")
@@ -24,8 +25,7 @@ _MODIFIERS: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+class Import(Value):
     """An imported connector and the bindings of its `with`."""
 
     connector: Connector

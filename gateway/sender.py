@@ -5,7 +5,6 @@ A run's sender must be it, and an event that it caused is our own. https://docs.
 
 import contextlib
 import logging
-from dataclasses import replace
 from typing import Final, TypeVar
 
 from gateway import log
@@ -16,6 +15,7 @@ from gateway.github import GitHubApp
 from gateway.profiles import Source
 from gateway.settings import GITHUB_ACTIONS_BOT, GitHub
 from gateway.store import Store
+from gateway.structs import replace
 
 REMEMBER_S: Final = 400 * 86_400
 C = TypeVar("C", Base, Configuration)

@@ -14,6 +14,7 @@ from gateway.answers import Answer, GitHubAway, GitHubRefusal
 from gateway.errors import Unavailable
 from gateway.pace import AWAY_MAX_S, BACKOFF_MAX_S, POLL_MIN_S, backoff_s, jitter
 from gateway.store import Batch, Store
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled
 from gateway.suspension import SUPERSEDED
 
@@ -32,8 +33,7 @@ class Looking(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Value):
     """A decision not to send now: `hold` until `until` (the age clock stands still), or `dead`, both with a `reason`.
 
     The reasons `asked` (hold) and `denied` (dead) also keep the runs of an earlier send out.
@@ -44,8 +44,7 @@ class Gate:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Value):
     """What became of one turn of a batch, for metrics and for whoever has to suspend a subscription.
 
     `enrolled` is None for a revoked one; `answer` is None where nothing was sent.

@@ -16,6 +16,7 @@ from gateway.errors import ConfigError, Problem, Rejection
 from gateway.events import Event
 from gateway.pointers import MISSING, parse, resolve
 from gateway.profiles import JwtProof, Profile, Source
+from gateway.structs import Value
 from gateway.triggers import FIRST_TOKEN, NAME, Form, Trigger, compile_trigger
 
 VERSION: Final = 2
@@ -39,8 +40,7 @@ _REQUIRED: Final = frozenset(
 _OPTIONAL: Final = frozenset({"repository_id"})
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Value):
     """One loaded document with its triggers compiled."""
 
     document: Mapping[str, Any]
@@ -56,8 +56,7 @@ class Subscription:
     filters: Mapping[str, frozenset[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Enrolled:
+class Enrolled(Value):
     """An operator's enrollment of a subscription: from which source, through which installation, and how."""
 
     subscription: Subscription
@@ -306,8 +305,7 @@ class _Group:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(Value):
     """Finds what could match: its work follows from how many grant the event's values, not from how many are enrolled.
 
     Each source has its own slice. `inactive` holds what cannot be active, with the reason.

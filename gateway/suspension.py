@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Literal
 
 from gateway.events import Event
 from gateway.match import Considered, Match
 from gateway.store import Store
+from gateway.structs import replace
 
 SUSPENDED: Final = "suspended"
 FRESH_S: Final = 1.0

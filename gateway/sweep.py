@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -23,6 +22,7 @@ from gateway.configuration import Configuration
 from gateway.errors import Unavailable
 from gateway.github import GitHubApp
 from gateway.store import Store, uuid7
+from gateway.structs import Value
 
 TICK_S = 60.0
 ROUND_S = 300.0  # of one hook; sooner where the last round had more to ask for than it may
@@ -40,8 +40,7 @@ GITLAB_ASKS = 4
 PASSING = frozenset({0, 408, 425, 429})  # refusals that another attempt can mend, beside every 5xx; 0 is no answer
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Value):
     """One attempt at one delivery, as the provider logged it.
 
     `delivery` is what all attempts of one delivery share; `position` orders attempts (a time, or a growing id); `at` is its
@@ -66,8 +65,7 @@ class Attempt:
         return self.status in PASSING or self.status >= 500
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value):
     """What follows from a log: attempts to ask for again, deliveries to wait for, those given up, and the next mark."""
 
     ask: tuple[Attempt, ...]
@@ -136,8 +134,7 @@ def _github_rows(rows: Any) -> list[Attempt]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class GitHubHook:
+class GitHubHook(Value):
     """A repository's or an organization's hook, read with the source's own token."""
 
     api: wire.Api
@@ -154,8 +151,7 @@ class GitHubHook:
         await self.api.call("POST", f"/{self.scope}/deliveries/{attempt.id}/attempts")
 
 
-@dataclass(frozen=True, slots=True)
-class AppHook:
+class AppHook(Value):
     """The App's own hook, read as the App."""
 
     app: GitHubApp
@@ -172,8 +168,7 @@ class AppHook:
         await self.app.redeliver(attempt.id)
 
 
-@dataclass(frozen=True, slots=True)
-class GitLabHook:
+class GitLabHook(Value):
     """A project's or group's hook. Its log of 7 days has no times that its documentation names: growing ids stand for them.
 
     https://docs.gitlab.com/api/project_webhooks/#list-all-events-for-a-project-webhook,

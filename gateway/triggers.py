@@ -8,13 +8,13 @@ ours are `extract`, `canonicalUrl`, `urlShapes` and `literals`. Lowered, `normal
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway import canonical, pointers
 from gateway.canonical import Extraction, Template
 from gateway.evidence import Reference, parse_reference
 from gateway.predicates import Predicate, compile_predicate
+from gateway.structs import Value, force_setattr, replace
 
 NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}\Z")
 PRIMITIVES: Final = ("string", "integer", "number", "boolean")
@@ -27,8 +27,7 @@ TRIGGER_FIELDS: Final = VARIANT_FIELDS | {
 _LOWERED_FIELDS: Final = TRIGGER_FIELDS | {"url"}
 
 
-@dataclass(frozen=True, slots=True)
-class SentUrl:
+class SentUrl(Value):
     """A URL that the provider may send: where it stands and, where it is not the canonical one, its own template.
 
     Without `reference`, the template built from other evidence must, where it can be filled, give the canonical URL too.
@@ -38,8 +37,7 @@ class SentUrl:
     template: Template | None
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Value):
     """One payload shape of a trigger: its base fields with one variant laid over them."""
 
     match: tuple[tuple[str, tuple[str, ...], Any], ...]
@@ -51,8 +49,8 @@ class Form:
     template: Template | None
     shapes: tuple[Template, ...]
     # what matching reads, parsed: (source, pattern), and (name, source, whether its first token is meant)
-    extracted: tuple[tuple[Reference, Extraction], ...] = field(init=False, repr=False, compare=False)
-    normalized: tuple[tuple[str, Reference, bool], ...] = field(init=False, repr=False, compare=False)
+    extracted: tuple[tuple[Reference, Extraction], ...] = ()
+    normalized: tuple[tuple[str, Reference, bool], ...] = ()
 
     def __post_init__(self) -> None:
         extracted = tuple((parse_reference(source), pattern) for source, pattern in self.extracts)
@@ -60,8 +58,8 @@ class Form:
             (name, parse_reference(reference.removeprefix(FIRST_TOKEN)), reference.startswith(FIRST_TOKEN))
             for name, reference in self.normalize.items()
         )
-        object.__setattr__(self, "extracted", extracted)
-        object.__setattr__(self, "normalized", normalized)
+        force_setattr(self, "extracted", extracted)
+        force_setattr(self, "normalized", normalized)
 
     def reference(self, name: str) -> str:
         """Return what `name` is read from: a pointer, a fact, or the text that an extraction takes apart."""
@@ -70,8 +68,7 @@ class Form:
         return next((source for source, pattern in self.extracts if name in pattern.names), name)
 
 
-@dataclass(frozen=True, slots=True)
-class Trigger:
+class Trigger(Value):
     """One compiled trigger. `forms` holds at least one shape, `needed` for each the names without which it never matches.
 
     A name that only a filter uses is needed where the consumer set that filter.
@@ -85,10 +82,10 @@ class Trigger:
     filters: Mapping[str, str]
     origins: frozenset[str]
     literals: Mapping[str, str | None]
-    needed: tuple[frozenset[str], ...] = field(init=False, repr=False, compare=False)
+    needed: tuple[frozenset[str], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "needed", tuple(map(self._needed, self.forms)))
+        force_setattr(self, "needed", tuple(map(self._needed, self.forms)))
 
     def _needed(self, form: Form) -> frozenset[str]:
         required = {*self.resources, *(form.template.names if form.template else ())}

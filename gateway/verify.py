@@ -7,7 +7,6 @@ decode the body (except where the proof stands inside it), look at event names, 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -29,44 +28,40 @@ from gateway.profiles import (
     Source,
 )
 from gateway.schemes import client_state, ed25519, jwt, layout, mac, shared_secret
-from gateway.structs import struct
+from gateway.structs import Opaque, Value, field
 
 MAX_ITEMS: Final = 1000
 _TIMESTAMP: Final = re.compile(rb"[0-9]{1,13}")
 _NO_FACTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(Opaque):
     """One live secret: `label` (its position or name) is what records show, `value` never leaves.
 
     `subscription` binds it to the items of one provider subscription (Microsoft Graph).
     """
 
     label: str
-    value: bytes = field(repr=False)
+    value: bytes
     subscription: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRing:
+class KeyRing(Opaque):
     """Plain key material of one source: its live secrets, or for a signed JWT the provider's public keys by `kid`."""
 
     secrets: tuple[Secret, ...] = ()
-    jwks: Mapping[str, RSAPublicKey] = field(default_factory=dict, repr=False)
+    jwks: Mapping[str, RSAPublicKey] = field(default_factory=dict)
 
 
-@struct
-class ItemProof:
+class ItemProof(Opaque):
     """One item of a batch that is proved item by item: the `key` that proved it, or the `reason` why none did."""
 
-    value: Any = field(repr=False)
+    value: Any
     key: str | None
     reason: str | None
 
 
-@struct
-class VerifiedDelivery:
+class VerifiedDelivery(Value):
     """A delivery whose proof held. Made by `verify` alone (`assumed` is for explaining).
 
     `key` is the label or `kid` that matched (`""` where items prove themselves), `facts` what the proof establishes,
@@ -80,8 +75,7 @@ class VerifiedDelivery:
     items: tuple[ItemProof, ...] | None
 
 
-@struct
-class HandshakeAnswer:
+class HandshakeAnswer(Value):
     """What answers a handshake. Nothing of it is stored."""
 
     status: int

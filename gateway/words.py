@@ -1,20 +1,19 @@
 """What slugs mean, in plain words, and what an operator can do."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from gateway.delivery import Outcome
 from gateway.health import ORDER, Look
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled
 
 Step = Literal["received", "proven", "read", "matched", "queued"]
 STEPS: tuple[Step, ...] = ("received", "proven", "read", "matched", "queued")
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Value):
     """Where a delivery stopped, why, and what to do about it."""
 
     step: Step

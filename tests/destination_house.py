@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -29,6 +29,7 @@ from gateway.reconcile import Reconciler
 from gateway.rollover import Rollover
 from gateway.settings import AdmissionSettings
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
+from gateway.structs import replace
 from gateway.subscriptions import Enrolled, event_type_for, load_subscription, seal
 from tests.valkey import PrivateValkey
 

@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,6 +17,7 @@ from gateway import envelope
 from gateway.doubles.oidc import encode
 from gateway.errors import Rejection, Unavailable
 from gateway.store import Store
+from gateway.structs import replace
 from tests.destination_house import House, enrolled_with, house
 from tests.valkey import PrivateValkey
 

@@ -5,7 +5,6 @@ import copy
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from gateway.samples import load_samples
 from gateway.sender import with_sender
 from gateway.signing import fill, prepare, sign
 from gateway.store import Store
+from gateway.structs import replace
 from gateway.subscriptions import build_index, load_subscription, seal
 from gateway.suspension import Suspensions
 from gateway.verify import KeyRing, Secret

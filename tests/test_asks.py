@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -11,6 +10,7 @@ from gateway.doubles.github import running
 from gateway.github import GitHubApp, open_session
 from gateway.settling import Gate
 from gateway.store import Ask, Batch, Store
+from gateway.structs import replace
 from gateway.subscriptions import Enrolled
 from tests.test_dispatcher import INSTALLATIONS, PEM, PUBLIC, House, until
 from tests.valkey import PrivateValkey

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from gateway.declarations import Connector, connector_from, load_connector
 from gateway.errors import ConfigError
 from gateway.frontmatter import Document, load_frontmatter, load_yaml
 from gateway.selections import Import
+from gateway.structs import replace
 from gateway.subscriptions import load_subscription
 
 ROOT = Path(__file__).parent.parent

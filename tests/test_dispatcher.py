@@ -8,7 +8,6 @@ import logging
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from gateway.github import GitHubApp, open_session
 from gateway.pace import Limits, backoff_s
 from gateway.settling import Gate, Settled
 from gateway.store import Admit, AdmitItem, Batch, QueueEntry, Store
+from gateway.structs import replace
 from gateway.subscriptions import Enrolled, Subscription
 from tests.valkey import PrivateValkey
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from gateway.lowering import bind
 from gateway.predicates import _Compiler
 from gateway.profiles import load_profiles
 from gateway.selections import Import
+from gateway.structs import replace
 from gateway.triggers import TRIGGER_FIELDS, compile_trigger
 from gateway.words import TESTS
 

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Container, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -38,6 +37,7 @@ from gateway.profiles import (
     load_profiles,
 )
 from gateway.signing import sign
+from gateway.structs import replace
 from gateway.verify import KeyRing, Secret, verify
 
 PROFILES = load_profiles(Path(__file__).parents[1] / "profiles")

@@ -2,7 +2,6 @@
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gateway.match import Considered, Match, match, match_trigger, most_telling
 from gateway.pointers import parse
 from gateway.profiles import Source, load_profile
 from gateway.selections import Import
+from gateway.structs import replace
 from gateway.subscriptions import Enrolled, Index, build_index, load_subscription, seal
 
 ROOT = Path(__file__).parent.parent

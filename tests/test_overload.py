@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from gateway.events import read
 from gateway.overload import Backlog, Bounds, Failures, Overload, Overloaded, Share, client_address, networks
 from gateway.profiles import load_profiles
 from gateway.store import Store
+from gateway.structs import replace
 from tests.test_app import SAMPLES, Driver, FixedKeys, configuration  # noqa: F401 (fixtures)
 from tests.valkey import PrivateValkey
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from gateway import reconcile
 from gateway.destination import Seen
 from gateway.errors import Rejection
 from gateway.reconcile import LOOKS, Reconciler, Row, forget
+from gateway.structs import replace
 from gateway.subscriptions import Enrolled, load_subscription, seal
 from gateway.suspension import state_of
 from gateway.words import settled

@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -21,6 +20,7 @@ from gateway.doubles.github.double import GitHubDouble
 from gateway.environment import data_folder
 from gateway.github import GitHubApp
 from gateway.store import Store
+from gateway.structs import replace
 from gateway.sweep import ATTEMPTS, GITLAB_ASKS, OVERLAP_S, ROUND_S, TICK_S, Attempt, Plan, Sweeper, plan
 from tests.operating import APP_ID, PEM, PUBLIC, write
 from tests.valkey import PrivateValkey

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from gateway.events import read
 from gateway.match import match
 from gateway.pointers import parse, resolve
 from gateway.profiles import Source
+from gateway.structs import replace
 from gateway.subscriptions import Enrolled, Index, build_index, load_subscription, seal
 from gateway.verify import assumed
 from tests.trigger_vectors import FILES, KINDS, Case, cases, dump, enrolled, match_pointers, run, scope_pointers

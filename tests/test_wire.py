@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -14,6 +14,7 @@ from gateway.doubles import providers
 from gateway.doubles.providers import CLIENT, TOKEN, Running
 from gateway.environment import data_folder
 from gateway.errors import Unavailable
+from gateway.structs import replace
 from gateway.subscriptions import Subscription, load_subscription
 from gateway.wire import Api, OAuthClient, Row, Want, WireProblem, WireRefused
 from gateway.wire.api import bearer

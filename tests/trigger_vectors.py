@@ -23,6 +23,7 @@ from gateway.frontmatter import load_yaml
 from gateway.pointers import MISSING, parse, resolve
 from gateway.profiles import Source, load_profile
 from gateway.selections import Import
+from gateway.structs import Value
 from gateway.subscriptions import Enrolled, Index, build_index, load_subscription
 
 ROOT = Path(__file__).parent.parent
@@ -33,8 +34,7 @@ GONE = {"$gone": True}
 PROJECT_URL = "https://github.com/orgs/acme/projects/7?pane=issue&itemId={item}"
 
 
-@dataclass(frozen=True)
-class Selected:
+class Selected(Value):
     """One trigger as a consumer selects it: what its subscription is compiled of."""
 
     connector: str

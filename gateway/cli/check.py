@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from gateway.doctor.secrets import secrets
 from gateway.environment import data_folder, resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.profiles import load_profiles
+from gateway.structs import asdict
 
 
 @click.command(epilog="Example: gateway check --config /etc/gateway/gateway.toml")

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from gateway.configuration import load_base
 from gateway.environment import data_folder
 from gateway.errors import ConfigError
 from gateway.profiles import load_profiles
+from gateway.structs import asdict
 
 EXIT_REFUSED = 1
 

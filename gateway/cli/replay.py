@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from gateway.configuration import Configuration, load_configuration
 from gateway.rollover import grants, successor
 from gateway.storage import opened
 from gateway.store import Admit, AdmitItem, QueueEntry, uuid7
+from gateway.structs import replace as changed
 from gateway.suspension import SUPERSEDED
 
 

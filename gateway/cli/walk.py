@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,13 +22,13 @@ from gateway.environment import resolve
 from gateway.errors import ConfigError, Problem, Unavailable
 from gateway.github import GitHubApp, open_session
 from gateway.settings import MODES
+from gateway.structs import Value
 from gateway.subscriptions import REPOSITORY, Subscription, load_subscription
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Value):
     """What `enroll` is to do: as if it had been given on the command line."""
 
     file: Path
@@ -38,16 +37,14 @@ class Answers:
     given: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Value):
     """Where it dispatches to, as GitHub says it."""
 
     repository: Repository
     installation: Installation
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Value):
     """A document, and the command that makes it: none where it was given as a file."""
 
     subscription: Subscription

@@ -5,7 +5,6 @@ Each act stands in the audit trail before it is done: one that cannot be attribu
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 
 from gateway import asks, audit, letters
 from gateway.configuration import Configuration
@@ -13,14 +12,14 @@ from gateway.console.session import Operator
 from gateway.keys import Keys
 from gateway.samples import sample_for, signed_sample
 from gateway.store import Dispatch, Store
+from gateway.structs import Value
 
 MOST = 10_000
 CHUNK = 200
 Post = Callable[[str, dict[str, str], bytes], Awaitable[tuple[int, str | None]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Value):
     """What a test event was answered with."""
 
     status: int

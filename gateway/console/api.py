@@ -5,7 +5,6 @@ Errors are `{"error": text}`: 400 a bad parameter, 401 no token, 404 unknown, 50
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
@@ -20,6 +19,7 @@ from gateway.deliveries import delivery_page, one_delivery
 from gateway.errors import Unavailable
 from gateway.health import Asked, Look, Lookout, SourceHealth
 from gateway.store import Dispatch, Store
+from gateway.structs import asdict
 
 BODY_BYTES = 65_536
 Handler = Callable[[Request], Awaitable[Any]]

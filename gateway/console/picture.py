@@ -1,9 +1,9 @@
 """The flow of the last hours as an inline SVG: one column a stretch of time, kinds stacked. No style attribute: CSS classes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gateway.store import BUCKET_S, BUCKETS, Flow
+from gateway.structs import Value
 
 KINDS = (
     ("forwarded", "forwarded"),
@@ -18,8 +18,7 @@ COLUMNS = BUCKETS // MERGE
 WIDTH, HEIGHT, GAP = 10, 100, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Value):
     """One rectangle in units of the picture; `kind` is its class."""
 
     kind: str
@@ -28,8 +27,7 @@ class Bar:
     height: float
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Value):
     """What stands in one column, for the text that goes with it."""
 
     ago_s: int
@@ -42,8 +40,7 @@ class Column:
         return sum(count for _, count in self.counts)
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Value):
     """Columns from 24 hours ago to now, the highest column's count, and totals by kind, as a table tells them."""
 
     columns: tuple[Column, ...]

@@ -12,7 +12,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -24,6 +23,7 @@ from gateway.keys import SecretValue
 from gateway.overload import Network, client_address
 from gateway.settings_checks import LEAST_TOKEN
 from gateway.store import Store
+from gateway.structs import Value
 
 COOKIE = "gateway_session"
 SESSION_S = 12 * 3600
@@ -31,8 +31,7 @@ FAILURES, FAILURES_S = 10, 60.0
 ADDRESSES = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(Value):
     """Who acts: the position of the token, never the token. `csrf` is what this session's forms must carry."""
 
     name: str

@@ -1,17 +1,16 @@
 """What a look at a deployment finds: one thing that is well or not, and what to do about it."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import asdict, dataclass
 from typing import Literal
 
 from gateway.errors import Problem
+from gateway.structs import Value, asdict
 
 State = Literal["ok", "warn", "fail"]
 SKEW_WARN_S, SKEW_FAIL_S = 2.0, 30.0  # Forge tokens live 25 s, an App's JWT is dated back 60 s
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """One thing that was looked at. `fix` is empty where it is well."""
 
     check: str

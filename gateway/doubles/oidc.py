@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +30,8 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
+
+from gateway.structs import Value
 
 LIFE_S = 300
 
@@ -190,8 +191,7 @@ def _public(key: RSAPrivateKey, kid: str) -> dict[str, Any]:
     return {"kty": "RSA", "n": jwk["n"], "e": jwk["e"], "kid": kid, "use": "sig", "alg": "RS256"}
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Value):
     """An issuer that listens."""
 
     address: str

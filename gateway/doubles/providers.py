@@ -26,6 +26,7 @@ import aiohttp
 from aiohttp import web
 
 from gateway.doubles.deliveries import PERIOD_S, Log
+from gateway.structs import Value
 
 TOKEN = "double-api-token"  # noqa: S105 (a double's)
 CLIENT = ("double-client", "double-client-secret")
@@ -506,8 +507,7 @@ async def _validate(url: str) -> None:
         raise Refused(400, failed)
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Value):
     """Doubles that listen."""
 
     address: str

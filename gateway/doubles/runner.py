@@ -21,7 +21,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,14 @@ from ruamel.yaml import YAML
 
 from gateway import files
 from gateway.doubles.oidc import CLAIMS, run_claims
+from gateway.structs import Value
 from gateway.subscriptions import MAX_BYTES, WORKFLOW
 
 ACTION = Path(__file__).parents[2] / "deploy" / "actions" / "admit"
 EVENT = "repository_dispatch"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Value):
     """A step that ended: its exit code, outputs and log, and the file that it wrote the outputs to."""
 
     code: int
@@ -46,8 +45,7 @@ class Step:
     written: str
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Value):
     """The run of a workflow file (`workflow` is its path): its id, and where it may ask for identity tokens."""
 
     repository: str

@@ -8,7 +8,6 @@ audiences are each accepted somewhere, and none of them has one meaning.
 import base64
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -20,6 +19,7 @@ from gateway import pointers, strict_json
 from gateway.delivery import RawDelivery
 from gateway.errors import Rejection
 from gateway.profiles import JwtProof, Pick
+from gateway.structs import Value
 
 MAX_TOKEN_BYTES: Final = 16_384
 MAX_JTI_CHARS: Final = 200
@@ -29,8 +29,7 @@ _TOKEN: Final = re.compile(rb"Bearer ([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-
 _TEXT: Final = re.compile(r"[\x21-\x7e]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Proved:
+class Proved(Value):
     """A token that holds: the key's id, the facts that its claims establish, and its single-use id with its end."""
 
     kid: str
@@ -38,8 +37,7 @@ class Proved:
     jti: tuple[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Value):
     """A token's parts, decoded and not yet believed."""
 
     header: dict[str, Any]

@@ -5,10 +5,10 @@ numbers. The times of the last ones outlive the delivery records: "no delivery f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.store.client import Client, prefix
+from gateway.structs import Value
 
 METRICS_S = 60
 BUCKET_S = 600
@@ -16,8 +16,7 @@ BUCKETS = 144  # 24 hours
 FLOW_S = 180 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Value):
     """Counts by kind, oldest stretch first and the current one last, and the last time of each kind (Unix seconds)."""
 
     counts: Mapping[str, tuple[int, ...]]

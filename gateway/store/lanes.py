@@ -1,15 +1,14 @@
 """What waits and why: the lanes of a source with the batch at the head of each."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.store.client import Client, prefix
 from gateway.store.queue import read_dispatch
 from gateway.store.types import Dispatch
+from gateway.structs import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Value):
     """One subscription's trigger with work: when its next turn is due, what waits, the batch at its head (None: not sealed)."""
 
     source: str

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -14,6 +13,7 @@ from gateway.delivery import Outcome
 from gateway.errors import Unavailable
 from gateway.store.client import Client, prefix
 from gateway.store.types import Limits, Page, QueueEntry
+from gateway.structs import Value
 
 log = logging.getLogger(__name__)
 CLASSES = ("admitted", "authentic", "refused")  # each capped on its own, so that no class pushes another out
@@ -27,8 +27,7 @@ SOURCES_S = 30 * 86_400
 KNOWN_S = 60.0  # a process that lives on keeps the set alive, and writes it anew into a store that was emptied
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Place:
+class _Place(Value, order=True):
     """Where a record stands in time; the text form is a page's cursor."""
 
     time_us: int

@@ -1,16 +1,16 @@
 """The Lua scripts, one a state change, read once from `gateway/lua`."""
 
 import hashlib
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
+from gateway.structs import Value
 
-@dataclass(frozen=True, slots=True)
-class Script:
+
+class Script(Value):
     """A script's text and the digest that EVALSHA knows it by (https://valkey.io/commands/evalsha/)."""
 
-    text: str = field(repr=False)
+    text: str
     sha: str
 
 

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from gateway.store.client import Client, prefix
+from gateway.structs import Value
 
 AUDIT_KEY = "gw:audit"
 MODES_KEY = "gw:modes"
@@ -16,8 +16,7 @@ USED_S = 400 * 86_400
 NOTICES = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Value):
     """A question about one sealed dispatch: when it was asked, when it ends by itself, and its answer once there is one."""
 
     asked: float
@@ -26,8 +25,7 @@ class Ask:
     by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Value):
     """A provider's notice about its own subscription, such as `reauthorizationRequired`."""
 
     event: str

@@ -1,14 +1,12 @@
 """What goes into the store and comes out of it: plain values, no key names, no client."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from gateway.structs import struct
+from gateway.structs import Value
 
 
-@struct
-class QueueEntry:
+class QueueEntry(Value):
     """One event for one lane: `lane` is `<digest>:<trigger>`, `event` what `EnvelopeEvent.queued` made."""
 
     lane: str
@@ -16,8 +14,7 @@ class QueueEntry:
     delivery: str
 
 
-@struct
-class AdmitItem:
+class AdmitItem(Value):
     """One event of a delivery: its dedupe texts (the delivery id first, a body digest second) and where it goes.
 
     `jti` is a single-use token id with its end in Unix seconds. An item that matched nothing is not passed.
@@ -29,8 +26,7 @@ class AdmitItem:
     entries: tuple[QueueEntry, ...]
 
 
-@struct
-class Admit:
+class Admit(Value):
     """A whole delivery: admitted in one step, or not at all. `record` is its delivery record as JSON text.
 
     One that is made of the events of a dispatch names it as `carries`: no run is admitted to that from then on.
@@ -44,8 +40,7 @@ class Admit:
     carries: str | None = None
 
 
-@struct
-class ItemResult:
+class ItemResult(Value):
     """`status` is queued, duplicate, replayed-body or replayed-token; `first` the id of the delivery that came first.
 
     `taken`: a run has the dispatch that the delivery carries, so nothing was queued.
@@ -55,15 +50,13 @@ class ItemResult:
     first: str | None
 
 
-@struct
-class Admitted:
+class Admitted(Value):
     """One result an item, in order."""
 
     items: tuple[ItemResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Value):
     """A sealed batch under a lease. Members and `dispatch` never change; `events` are merged and in order."""
 
     source: str
@@ -79,8 +72,7 @@ class Batch:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Value):
     """Why, when and which run was refused a dispatch."""
 
     reason: str
@@ -88,8 +80,7 @@ class Refusal:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(Value):
     """What is known of one dispatch, up to 7 days after it was settled; `events` is empty once it was taken.
 
     `status` is queued, asked, sending, sent, dead or discarded (or what `done` was given); `run` the admitted workflow run.
@@ -117,16 +108,14 @@ class Dispatch:
     refused: Refusal | None = None  # of its own repository's runs, the last before one was admitted
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Value):
     """Delivery records, newest first, as they were written with their final outcome; `next` continues after them."""
 
     rows: tuple[Mapping[str, Any], ...]
     next: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
+class Depth(Value):
     """What waits in a source: lanes with work, unsealed events, sealed batches, dead letters, the oldest event's time."""
 
     lanes: int
@@ -136,8 +125,7 @@ class Depth:
     oldest: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value):
     """Bounds of what is kept. Nothing undelivered is subject to any of them; a dead letter is, 100,000 to a source."""
 
     records: int = 10_000

@@ -3,14 +3,13 @@
 A provider is one module with a `PROVIDER` row; `BY_PROFILE` says which profile it serves.
 """
 
-from dataclasses import dataclass
-
 import aiohttp
 
 from gateway.configuration import Configuration
 from gateway.environment import resolve
 from gateway.profiles import Source
 from gateway.settings import SourceSettings
+from gateway.structs import Value
 from gateway.wire import azure_devops, github, gitlab, jira, linear, microsoft_graph
 from gateway.wire.api import Api, OAuthClient, WireRefused
 from gateway.wire.engine import BAD, apply, due, fingerprint, look, mark_name, renew, to_do
@@ -29,8 +28,7 @@ BY_PROFILE: dict[str, Provider] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
+class Wiring(Value):
     """Everything that one source's wiring is done with."""
 
     provider: Provider

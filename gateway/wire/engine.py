@@ -8,9 +8,9 @@ reported and left alone: it may be somebody else's.
 import hashlib
 import hmac
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
+from gateway.structs import replace
 from gateway.wire.api import Api, WireRefused
 from gateway.wire.types import Difference, Found, Hook, Provider, Row, Want
 

@@ -1,9 +1,9 @@
 """What a wiring is made of: what should stand at a provider, what was found there, and the difference."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gateway.structs import Opaque, Value, field
 from gateway.subscriptions import Subscription
 from gateway.wire.api import Api
 
@@ -19,13 +19,12 @@ def granted(subscription: Subscription, collection: str) -> list[str]:
     return sorted({str(value) for value in subscription.document["grants"].get(collection, ())})
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Opaque):
     """What one source needs of its provider. `secret` is the first of the source's, as the provider takes it."""
 
     source: str
     url: str
-    secret: str = field(repr=False)
+    secret: str
     signing: bool  # the profile proves a signature, not a token (GitLab has both)
     subscriptions: tuple[Subscription, ...]
 
@@ -44,16 +43,14 @@ class Want:
         return sorted({value for one in self.subscriptions for value in granted(one, collection)})
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(Value):
     """One hook that should stand: where (`scope`), and the fields that can be compared."""
 
     scope: str
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Value):
     """One hook at the provider. Those with another `url` are none of our business, but for the one that we made."""
 
     id: str
@@ -62,8 +59,7 @@ class Found:
     expires: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Value):
     """One field that is not as it should be. Neither value is ever a secret."""
 
     name: str
@@ -71,8 +67,7 @@ class Difference:
     want: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value):
     """One line of the report."""
 
     scope: str
@@ -99,8 +94,7 @@ class Row:
 Authorize = Callable[[str], Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
+class Provider(Value):
     """One provider's API. `life_s` is set where a hook expires; `permission` says what the token needs."""
 
     title: str

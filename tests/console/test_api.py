@@ -2,13 +2,13 @@
 
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.deliveries import export
 from gateway.store import Admit, AdmitItem, QueueEntry
+from gateway.structs import replace
 from gateway.subscriptions import build_index
 from tests.console.client import Client
 from tests.valkey import PrivateValkey

@@ -14,6 +14,7 @@ from gateway.health import Row
 from gateway.reconcile import CHANGED, MISSING, OPT_IN
 from gateway.samples import load_samples
 from gateway.store import BUCKETS, REVOKED, Flow, records, uuid7
+from gateway.structs import replace
 from gateway.suspension import PENDING, SUPERSEDED
 from tests.console.client import Client
 from tests.console.reasons import rejections
@@ -152,7 +153,7 @@ async def test_dead_letters_are_replayed_and_discarded(client: Client) -> None:
 async def test_what_a_removed_source_left_is_seen_and_can_be_settled(client: Client) -> None:
     csrf = await client.log_in()
     made = await make_dead(client, 2)
-    without = dataclasses.replace(client.gateway.configuration, sources={}, enrolled=())
+    without = replace(client.gateway.configuration, sources={}, enrolled=())
     here = Client(dataclasses.replace(client.gateway, configuration=without), cookies=dict(client.cookies))
     assert "1 removed, 2 dead letters" in (await here.get("/")).text
     assert made[0] in (await here.get("/dead")).text
@@ -269,7 +270,7 @@ async def test_subscriptions_that_are_not_active_come_first_and_a_reload_hides_n
     # enrolled since the last look: it has no row yet
     seen = client.lookout._last
     assert seen is not None
-    client.lookout._last = dataclasses.replace(seen, subscriptions=seen.subscriptions[1:], at=time.time())
+    client.lookout._last = replace(seen, subscriptions=seen.subscriptions[1:], at=time.time())
     assert (await client.get("/subscriptions")).status == 200
 
 
@@ -278,7 +279,7 @@ async def test_the_overview_stays_short_however_many_are_suspended(client: Clien
     one = client.gateway.configuration.enrolled[0]
     row = Row(one.subscription.digest, one.source, one.subscription.repository, "suspended", "repository-gone")
     seen = await client.lookout.look(fresh=True)
-    client.lookout._last = dataclasses.replace(seen, subscriptions=(row,) * 1_000, at=time.time())
+    client.lookout._last = replace(seen, subscriptions=(row,) * 1_000, at=time.time())
     text = (await client.get("/")).text
     assert "All 1000 that are not active" in text
     assert text.count("repository-gone") == 20

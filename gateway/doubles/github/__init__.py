@@ -20,17 +20,16 @@ belongs on loopback alone:
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
 from gateway.doubles.github.double import GitHubDouble
 from gateway.doubles.github.world import TOKEN_LIFE_S
+from gateway.structs import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Value):
     """A double that listens: its address, and itself for a look inside."""
 
     address: str

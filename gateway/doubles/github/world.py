@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from gateway.doubles.github.rules import Refused, bearer
+from gateway.structs import Value
 
 # https://docs.github.com/en/apps/creating-github-apps/authenticating-with-a-github-app/generating-an-installation-access-token-for-a-github-app
 TOKEN_LIFE_S = 3_600.0
@@ -58,8 +59,7 @@ class Installation:
     suspended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Value):
     """An installation token: `repositories` holds lower-case full names."""
 
     installation: int

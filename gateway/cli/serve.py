@@ -1,5 +1,6 @@
 """`gateway serve`: receive, dispatch, or both."""
 
+import gc
 import logging
 from pathlib import Path
 
@@ -24,7 +25,11 @@ def serve(
     With server.workers above 1 this process supervises as many receivers on the same sockets.
     """
     hangup.hold()
+    gc.disable()  # what imports make stays: looking for garbage in it, again and again, took a tenth of a start
     from gateway import workers  # noqa: PLC0415 (the other commands start faster without the server)
+
+    gc.freeze()
+    gc.enable()
 
     log.configure(logging.DEBUG if verbose else logging.INFO)
     if worker is None:

@@ -54,7 +54,7 @@ ENGINES: Final[dict[str, Engine]] = {"hypercorn": hypercorn, "uvicorn": uvicorn}
 def guard(app: Any) -> Any:
     """Keep from the application what the server below would let happen.
 
-    Prior-knowledge HTTP/2, which no switch turns off, is refused: its connection ends with streams in flight unanswered.
+    HTTP/2 without a negotiation is refused; its preface reads as a request of that version.
     A body that is answered before its end is read on beside the answer: the server's queue of ten pieces would fill, its
     reader and the answer's end would wait for each other, and the connection and its descriptor would never be freed.
     A target in absolute form is brought to its path.

@@ -6,7 +6,7 @@ A document is JSON, at most 65,536 bytes, bound by `digest` = `sha256:` over the
 
 import hashlib
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -316,9 +316,9 @@ class Index(Value):
     _by_digest: Mapping[str, Enrolled]
     inactive: tuple[tuple[Enrolled, str], ...]
 
-    def wanted(self, source: str) -> frozenset[str]:
+    def wanted(self, source: str) -> Set[str]:
         """Return the native event names that an active trigger of the source names."""
-        return frozenset(self._slices.get(source, {}))
+        return self._slices.get(source, {}).keys()
 
     def candidates(self, source: str, event: Event) -> Iterable[tuple[Enrolled, Trigger]]:
         """Return the enrolled triggers whose grants hold the event's values, as far as single members tell."""

@@ -6,7 +6,8 @@ A document is JSON, at most 65,536 bytes, bound by `digest` = `sha256:` over the
 
 import hashlib
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -316,7 +317,7 @@ class Index(Value):
     _by_digest: Mapping[str, Enrolled]
     inactive: tuple[tuple[Enrolled, str], ...]
 
-    def wanted(self, source: str) -> Set[str]:
+    def wanted(self, source: str) -> AbstractSet[str]:
         """Return the native event names that an active trigger of the source names."""
         return self._slices.get(source, {}).keys()
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from gateway.errors import Rejection
 from gateway.schemes import jwt
-from gateway.structs import Value
+from gateway.structs import Opaque, Value
 
 MAX_LIFETIME_S: Final = 900.0
 LEEWAY_S: Final = 30.0
@@ -24,7 +24,7 @@ _SHA: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
 
 
-class Proven(Value):
+class Proven(Opaque):
     """A token that GitHub signed, in its time: which run it speaks for is still to be judged from `claims`."""
 
     claims: Mapping[str, Any]

@@ -4,7 +4,7 @@ msgspec makes such a class in a fortieth and an object in a fifth of the time of
 one, a delivery some twenty of the other. https://jcristharif.com/msgspec/structs.html
 """
 
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, force_setattr, replace
@@ -22,3 +22,6 @@ class Opaque(Value):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []  # msgspec's own has rich show every field

@@ -28,7 +28,7 @@ from gateway.profiles import (
     Source,
 )
 from gateway.schemes import client_state, ed25519, jwt, layout, mac, shared_secret
-from gateway.structs import Opaque, Value, field
+from gateway.structs import Opaque, field
 
 MAX_ITEMS: Final = 1000
 _TIMESTAMP: Final = re.compile(rb"[0-9]{1,13}")
@@ -61,7 +61,7 @@ class ItemProof(Opaque):
     reason: str | None
 
 
-class VerifiedDelivery(Value):
+class VerifiedDelivery(Opaque):
     """A delivery whose proof held. Made by `verify` alone (`assumed` is for explaining).
 
     `key` is the label or `kid` that matched (`""` where items prove themselves), `facts` what the proof establishes,
@@ -75,7 +75,7 @@ class VerifiedDelivery(Value):
     items: tuple[ItemProof, ...] | None
 
 
-class HandshakeAnswer(Value):
+class HandshakeAnswer(Opaque):
     """What answers a handshake. Nothing of it is stored."""
 
     status: int

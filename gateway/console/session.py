@@ -23,7 +23,7 @@ from gateway.keys import SecretValue
 from gateway.overload import Network, client_address
 from gateway.settings_checks import LEAST_TOKEN
 from gateway.store import Store
-from gateway.structs import Value
+from gateway.structs import Opaque
 
 COOKIE = "gateway_session"
 SESSION_S = 12 * 3600
@@ -31,7 +31,7 @@ FAILURES, FAILURES_S = 10, 60.0
 ADDRESSES = 1_000
 
 
-class Operator(Value):
+class Operator(Opaque):
     """Who acts: the position of the token, never the token. `csrf` is what this session's forms must carry."""
 
     name: str

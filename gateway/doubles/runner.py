@@ -29,7 +29,7 @@ from ruamel.yaml import YAML
 
 from gateway import files
 from gateway.doubles.oidc import CLAIMS, run_claims
-from gateway.structs import Value
+from gateway.structs import Opaque, Value
 from gateway.subscriptions import MAX_BYTES, WORKFLOW
 
 ACTION = Path(__file__).parents[2] / "deploy" / "actions" / "admit"
@@ -45,7 +45,7 @@ class Step(Value):
     written: str
 
 
-class Run(Value):
+class Run(Opaque):
     """The run of a workflow file (`workflow` is its path): its id, and where it may ask for identity tokens."""
 
     repository: str

@@ -19,7 +19,7 @@ from gateway import pointers, strict_json
 from gateway.delivery import RawDelivery
 from gateway.errors import Rejection
 from gateway.profiles import JwtProof, Pick
-from gateway.structs import Value
+from gateway.structs import Opaque
 
 MAX_TOKEN_BYTES: Final = 16_384
 MAX_JTI_CHARS: Final = 200
@@ -29,7 +29,7 @@ _TOKEN: Final = re.compile(rb"Bearer ([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-
 _TEXT: Final = re.compile(r"[\x21-\x7e]+")
 
 
-class Proved(Value):
+class Proved(Opaque):
     """A token that holds: the key's id, the facts that its claims establish, and its single-use id with its end."""
 
     kid: str
@@ -37,7 +37,7 @@ class Proved(Value):
     jti: tuple[str, float]
 
 
-class Token(Value):
+class Token(Opaque):
     """A token's parts, decoded and not yet believed."""
 
     header: dict[str, Any]

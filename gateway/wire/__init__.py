@@ -9,7 +9,7 @@ from gateway.configuration import Configuration
 from gateway.environment import resolve
 from gateway.profiles import Source
 from gateway.settings import SourceSettings
-from gateway.structs import Value
+from gateway.structs import Opaque
 from gateway.wire import azure_devops, github, gitlab, jira, linear, microsoft_graph
 from gateway.wire.api import Api, OAuthClient, WireRefused
 from gateway.wire.engine import BAD, apply, due, fingerprint, look, mark_name, renew, to_do
@@ -28,7 +28,7 @@ BY_PROFILE: dict[str, Provider] = {
 }
 
 
-class Wiring(Value):
+class Wiring(Opaque):
     """Everything that one source's wiring is done with."""
 
     provider: Provider

@@ -12,11 +12,12 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway import log
-from gateway.destination import Destinations, Seen
+from gateway.answers import GitHubAway
+from gateway.destination import Destinations, Seen, repository_id
 from gateway.errors import Unavailable
 from gateway.store import REVOKED, Store
 from gateway.structs import Value
@@ -31,7 +32,12 @@ REREAD_S: Final = 60.0
 WAITING: Final = 1_000  # refused runs of a workflow that wait for its next look; more would tell it nothing new
 LOOKS: Final = 10  # that one refused run causes where GitHub is away: its dispatch has no other to come
 WATCH_S: Final = 1.0
+REFUSED_S: Final = 900.0  # between looks of its own at what GitHub is there for and does not show
 CURRENT_S: Final = 400 * 86_400
+GOOD, UNREAD = (
+    "1",
+    "unread",
+)  # the last look found an enrollment good; it once was, and an operator's act came before a look
 
 
 class Row(Value):
@@ -51,14 +57,18 @@ class Row(Value):
         return {name: getattr(self, name) for name in names}
 
 
+_Place = tuple[int, int | None, str]  # the installation, the repository's id and name: what a workflow is read with
+_Key = tuple[str, str]  # a workflow: its repository in small letters, and its path
+
+
 class _Look(Value):
-    """One look at a workflow, by which each of its subscriptions is settled.
+    """One look at a workflow, by which each of its subscriptions is settled: `seen` as its own enrollment reads it.
 
     Of its `group` those in `enrolling` have just been enrolled (again), `acted` in short: few, where a workflow may have
     thousands. Those in `new` no look has found good yet. `current`: one of the group has the default branch's workflow.
     """
 
-    seen: Seen
+    seen: Mapping[_Place, Seen]
     group: Sequence[Enrolled]
     suspended: Mapping[str, str]
     enrolling: frozenset[str]
@@ -80,10 +90,11 @@ class Reconciler:
     ) -> None:
         self._store, self._destinations, self._enrolled = store, destinations, enrolled
         self._clock, self._reread_s = clock, reread_s
-        self._looked: dict[tuple[str, str], float] = {}
-        self._next: dict[tuple[str, str], asyncio.Task[None]] = {}  # the look that refusals wait for
-        self._waiting: Counter[tuple[str, str]] = Counter()
-        self._unread: set[tuple[str, str]] = set()  # workflows whose last look GitHub did not answer
+        self._looked: dict[_Key, float] = {}
+        self._next: dict[_Key, asyncio.Task[None]] = {}  # the look that refusals wait for
+        self._waiting: Counter[_Key] = Counter()
+        self._unread: set[_Key] = set()  # workflows whose last look GitHub did not answer
+        self._refused: dict[_Key, float] = {}  # and those that it did not show then
 
     async def run(self, digests: Iterable[str] | None = None, *, enrolling: bool = False) -> list[Row]:
         """Look at all enrolled subscriptions, or at those of `digests` and what shares their workflow; return their rows.
@@ -116,7 +127,7 @@ class Reconciler:
             self._waiting[key] -= 1
             self._waiting += Counter()  # forgets what nobody waits for
 
-    async def _look_again(self, key: tuple[str, str], digest: str) -> None:
+    async def _look_again(self, key: _Key, digest: str) -> None:
         try:
             await self._rest(key)
         finally:
@@ -126,12 +137,12 @@ class Reconciler:
                 return
             await self._rest(key)
 
-    async def _rest(self, key: tuple[str, str]) -> None:
+    async def _rest(self, key: _Key) -> None:
         """Wait until a workflow may be looked at again; others that wait may be first."""
         while (rest := self._looked.get(key, -self._reread_s) + self._reread_s - self._clock()) > 0:  # noqa: ASYNC110 (for a time)
             await asyncio.sleep(rest)
 
-    async def _look(self, key: tuple[str, str], digest: str) -> bool:
+    async def _look(self, key: _Key, digest: str) -> bool:
         """Look at a workflow; False where GitHub or the store was away."""
         now = self._clock()
         self._looked = {one: at for one, at in self._looked.items() if now - at < self._reread_s} | {key: now}
@@ -143,80 +154,123 @@ class Reconciler:
         return key not in self._unread
 
     async def watch(self) -> None:
-        """Settle, until cancelled, what nobody has compared: entries that were put there, or enrolled while the store was away."""
-        left: Mapping[tuple[str, str], Sequence[Enrolled]] = {}
+        """Settle, until cancelled, what nobody has compared: entries that were put there, or enrolled while the store was away.
+
+        What is settled is not asked for again, of thousands while one cannot be read, unless an operator's act has since
+        made active what was suspended: where GitHub is away, nobody compared that either.
+        """
+        groups: Mapping[_Key, Sequence[Enrolled]] = {}
+        left: dict[_Key, Sequence[Enrolled]] = {}
         seen: Sequence[Enrolled] | None = None
+        stopped: Mapping[str, str] = {}
         while True:
-            enrolled = self._enrolled()
-            if enrolled is not seen:
-                seen, left = enrolled, _groups(enrolled)
             try:
+                enrolled, suspended = self._enrolled(), await self._store.suspended()
+                if enrolled is not seen:
+                    seen, groups = enrolled, _groups(enrolled)
+                    left = dict(groups)
+                    self._refused.clear()
+                elif resumed := stopped.keys() - suspended.keys():
+                    left |= {key: group for key, group in groups.items() if _any_of(group, resumed)}
+                stopped = suspended
                 if left:
-                    left = await self._settle_new(left)
+                    left = await self._settle_new(left, suspended, enrolled)
+            except Unavailable as error:
+                if left:
+                    log.event("reconcile-failed", logging.WARNING, reason=error.reason)
             except Exception:  # noqa: BLE001 (a bug must neither end this for all others nor stay unseen, and nobody awaits it)
                 log.LOGGER.exception("reconcile-bug")
             await asyncio.sleep(WATCH_S)
 
     async def _settle_new(
-        self, groups: Mapping[tuple[str, str], Sequence[Enrolled]]
-    ) -> Mapping[tuple[str, str], Sequence[Enrolled]]:
+        self,
+        groups: Mapping[_Key, Sequence[Enrolled]],
+        suspended: Mapping[str, str],
+        enrolled: Sequence[Enrolled],
+    ) -> dict[_Key, Sequence[Enrolled]]:
         """Look at the workflows that have an active subscription which no look has found good, or two active versions.
 
-        Return those that are not settled: what is settled is not asked for again, of thousands while one cannot be read.
+        Return those that are not settled. A look may take ten seconds: the longest unseen is first, and what is `enrolled`
+        otherwise meanwhile is begun with anew.
         """
         left = dict(groups)
         try:
-            suspended = await self._store.suspended()
-            for key, group in groups.items():
-                if (
-                    self._clock() - self._looked.get(key, -self._reread_s) < self._reread_s
-                ):  # asks the store nothing: a workflow may have many
-                    continue
+            for key in sorted(groups, key=lambda key: self._looked.get(key, float("-inf"))):
+                group = groups[key]
+                if self._rests(key):
+                    continue  # asks the store nothing: a workflow may have many
                 active = [one for one in group if one.subscription.digest not in suspended]
                 new = frozenset([one.subscription.digest for one in active if await self._is_new(one)])
                 if not new and len({one.subscription.workflow_hash for one in active}) < 2:
                     del left[key]
                     continue
                 self._looked[key] = self._clock()
+                parked = await self._store.parked()
+                if any(one.installation in parked for one in group):
+                    continue
                 rows = await self._settle(group, frozenset(), new)
                 if all(row.agrees is not None for row in rows):
                     del left[key]
+                elif key not in self._unread:
+                    self._refused[key] = self._clock()
+                if self._enrolled() is not enrolled:
+                    break
         except Unavailable as error:
             log.event("reconcile-failed", logging.WARNING, reason=error.reason)
         return left
 
+    def _rests(self, key: _Key) -> bool:
+        """Whether a workflow was looked at a moment ago, or refused a while ago."""
+        now, never = self._clock(), float("-inf")
+        return now - self._looked.get(key, never) < self._reread_s or now - self._refused.get(key, never) < REFUSED_S
+
     async def _is_new(self, one: Enrolled) -> bool:
-        """Whether the default branch was never found to agree with an enrollment, and nobody vouches for that."""
-        return not one.attested and await self._store.recall(_fact(one.subscription.digest)) is None
+        """Whether no look has found the default branch to agree with an enrollment, and nobody vouches for that."""
+        return not one.attested and await self._store.recall(_fact(one.subscription.digest)) != GOOD
 
     async def _settle(
         self, group: Sequence[Enrolled], enrolling: frozenset[str], new: frozenset[str] = frozenset()
     ) -> list[Row]:
         """Look once for all subscriptions of one workflow, and settle each; a `new` one may be before its workflow."""
         suspended = await self._store.suspended()
-        try:
-            seen = Seen() if self._destinations is None else await self._destinations.look(group[0])
-            self._unread.discard(_workflow(group[0]))
-        except Unavailable as error:
-            log.event("reconcile-failed", logging.WARNING, repository=_workflow(group[0])[0], reason=error.reason)
-            seen = Seen()
-            self._unread.add(_workflow(group[0]))
-        current = any(one.subscription.workflow_hash == seen.workflow_hash for one in group)
+        seen = await self._read(group)
+        current = any(one.subscription.workflow_hash == seen[_place(one)].workflow_hash for one in group)
         # What is current comes first: a death between two writes leaves both active for a moment, never neither.
-        group = sorted(group, key=lambda one: one.subscription.workflow_hash != seen.workflow_hash)
+        group = sorted(group, key=lambda one: one.subscription.workflow_hash != seen[_place(one)].workflow_hash)
         acted = [one for one in group if one.subscription.digest in enrolling]
         look = _Look(seen, group, suspended, enrolling, new, acted, current)
         return [await self._one(one, look) for one in group]
 
+    async def _read(self, group: Sequence[Enrolled]) -> Mapping[_Place, Seen]:
+        """Read the default branch as each enrollment of a workflow does: a mistake in one says nothing of the others.
+
+        What GitHub does not answer is an empty look; where it limits an installation, all processes wait.
+        """
+        key, seen = _workflow(group[0]), dict.fromkeys(map(_place, group), Seen())
+        self._unread.discard(key)
+        if self._destinations is None:
+            return seen
+        for place, one in {_place(one): one for one in reversed(group)}.items():
+            try:
+                seen[place] = await self._destinations.look(one)
+            except Unavailable as error:
+                log.event("reconcile-failed", logging.WARNING, repository=key[0], reason=error.reason)
+                self._unread.add(key)
+                if isinstance(error, GitHubAway) and error.answer.until is not None:
+                    await self._store.park(one.installation, error.answer.until, error.reason)
+        return seen
+
     async def _one(self, one: Enrolled, look: _Look) -> Row:
         digest = one.subscription.digest
         before, again = look.suspended.get(digest), digest in look.enrolling
-        agrees = verdict(one, look.seen)
+        agrees = verdict(one, look.seen[_place(one)])
         after = before
         if agrees is None:
             after = _unread(one, look)
+            if before is not None and after is None and await self._store.recall(_fact(digest)) is not None:
+                await self._store.remember(_fact(digest), UNREAD, CURRENT_S)
         elif agrees == "":
-            await self._store.remember(_fact(digest), "1", CURRENT_S)
+            await self._store.remember(_fact(digest), GOOD, CURRENT_S)
             after = None if again or before == PENDING else before
         elif agrees in (CHANGED, MISSING) and (again or before not in _GRAVE):
             after = await self._behind(digest, agrees, before, look.current, again or digest in look.new)
@@ -301,15 +355,23 @@ def _is_version(other: Enrolled, one: Enrolled) -> bool:
     return same and other.subscription.workflow_hash != one.subscription.workflow_hash
 
 
-def _groups(enrolled: Iterable[Enrolled]) -> dict[tuple[str, str], list[Enrolled]]:
-    groups: dict[tuple[str, str], list[Enrolled]] = {}
+def _groups(enrolled: Iterable[Enrolled]) -> dict[_Key, list[Enrolled]]:
+    groups: dict[_Key, list[Enrolled]] = {}
     for one in enrolled:
         groups.setdefault(_workflow(one), []).append(one)
     return groups
 
 
-def _workflow(one: Enrolled) -> tuple[str, str]:
+def _workflow(one: Enrolled) -> _Key:
     return one.subscription.repository.lower(), one.subscription.workflow
+
+
+def _place(one: Enrolled) -> _Place:
+    return one.installation, repository_id(one), one.subscription.repository
+
+
+def _any_of(group: Sequence[Enrolled], digests: Collection[str]) -> bool:
+    return any(one.subscription.digest in digests for one in group)
 
 
 def _row(one: Enrolled, reason: str | None, agrees: bool | None) -> Row:

@@ -1,9 +1,10 @@
 """Reconciliation against the GitHub double: what suspends, what resumes, and a rollover without a gap."""
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -505,11 +506,12 @@ def asked(home: House) -> int:
 async def test_a_workflow_that_was_just_looked_at_is_not_asked_for_again(home: House) -> None:
     home.github.double.script(home.one.subscription.repository, {"status": 500}, on="repository")
     home.reconciler._reread_s = 60
-    groups = reconcile._groups(home.enrolled.values())
-    assert await home.reconciler._settle_new(groups) == groups
+    listed = list(home.enrolled.values())
+    groups = reconcile._groups(listed)
+    assert await home.reconciler._settle_new(groups, {}, listed) == groups
     before = asked(home)
     for _ in range(5):
-        assert await home.reconciler._settle_new(groups) == groups
+        assert await home.reconciler._settle_new(groups, {}, listed) == groups
     assert asked(home) == before  # a thousand subscriptions of one workflow would ask a thousand times a second
 
 
@@ -532,6 +534,127 @@ async def test_one_workflow_that_cannot_be_read_has_nobody_ask_for_all_others(
     await asyncio.sleep(0.5)
     watching.cancel()
     assert 40 <= asked(home) - before < 80
+
+
+@contextlib.asynccontextmanager
+async def watched(home: House, listed: Callable[[], Sequence[Enrolled]]) -> AsyncIterator[None]:
+    """Another process watches, and looks around a hundred times a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reconcile, "WATCH_S", 0.01)
+        watching = asyncio.create_task(Reconciler(home.store, home.destinations, listed, reread_s=0.05).watch())
+        await asyncio.sleep(0.2)
+        yield
+        assert not watching.done()
+        watching.cancel()
+
+
+async def suspended_as(home: House, wanted: Mapping[str, str]) -> None:
+    async with asyncio.timeout(5):
+        while await home.store.suspended() != wanted:  # noqa: ASYNC110 (the store tells nobody)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("before", ["revoked", "opt-in-revoked", "workflow-pending"])
+@pytest.mark.parametrize("found_good", [True, False])
+async def test_what_was_enrolled_again_while_github_was_away_is_compared_when_it_is_back(
+    home: House, before: str, found_good: bool
+) -> None:
+    """A process that had read the folder first found it suspended, and took it for settled for good."""
+    if found_good:
+        await home.reconciler.run()
+    await home.store.suspend(home.digest, before)
+    listed = list(home.enrolled.values())
+    async with watched(home, lambda: listed):
+        aw(home, None)
+        home.github.double.script(home.one.subscription.repository, {"status": 500}, on="repository")
+        assert (await one_row(home, digests=[home.digest], enrolling=True)).state == "active"
+        await suspended_as(home, {home.digest: "opt-in-revoked"})
+
+
+async def test_what_a_look_made_active_is_looked_at_no_more(home: House) -> None:
+    await home.store.suspend(home.digest, "opt-in-revoked")
+    listed = list(home.enrolled.values())
+    async with watched(home, lambda: listed):
+        assert (await one_row(home, digests=[home.digest], enrolling=True)).agrees
+        calls = home.github.double.calls["repository"]
+        await asyncio.sleep(0.3)
+        assert home.github.double.calls["repository"] == calls
+
+
+async def test_what_once_was_active_does_not_wait_for_a_revert_where_it_was_resumed_unread(home: House) -> None:
+    await home.reconciler.run()
+    await home.store.suspend(home.digest, "opt-in-revoked")
+    home.github.double.script(home.one.subscription.repository, {"status": 500}, on="repository")
+    await home.reconciler.run([home.digest], enrolling=True)
+    home.file("on: push\n")
+    listed = list(home.enrolled.values())
+    async with watched(home, lambda: listed):
+        await suspended_as(home, {home.digest: "workflow-hash"})
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "mistake",
+    [{"installation": 99}, {"repository_id": 5}, {"repository": "ACME/app"}],
+    ids=["installation", "repository-id", "spelling"],
+)
+async def test_a_mistake_in_one_enrollment_of_a_workflow_says_nothing_of_another(
+    home: House, mistake: dict[str, Any], first: bool
+) -> None:
+    """All were judged by what the first one's installation, id and spelling showed."""
+    grants = {**home.one.subscription.document["grants"], "teams": ["other"]}
+    spelled = {name: value for name, value in mistake.items() if name == "repository"}
+    changes = {name: value for name, value in mistake.items() if name not in spelled}
+    wrong = enrolled_with(OLD, {"grants": grants, **spelled}, **changes)
+    both = [wrong, home.one] if first else [home.one, wrong]
+    rows = await Reconciler(home.store, home.destinations, lambda: both).run()
+    assert {row.digest: row.state for row in rows} == {home.digest: "active", wrong.subscription.digest: "suspended"}
+    assert list(await home.store.suspended()) == [wrong.subscription.digest]
+
+
+async def test_a_limited_installation_is_asked_nothing_more_for_any_of_its_workflows(home: House) -> None:
+    """GitHub counts on against who goes on; the dispatcher waits with it."""
+    others = [enrolled_with(OLD, {"repository": f"acme/other-{number}"}) for number in range(20)]
+    answer = {"status": 429, "headers": {"Retry-After": "60"}}
+    home.github.double.script(home.one.subscription.repository, *[answer] * 9, on="repository")
+    listed = [home.one, *others]
+    async with watched(home, lambda: listed):
+        await asyncio.sleep(0.3)
+    assert home.github.double.calls["repository"] == 1
+    assert list(await home.store.parked()) == [home.one.installation]
+
+
+async def test_what_github_does_not_show_is_looked_at_seldom_and_at_once_where_it_is_enrolled_otherwise(
+    home: House,
+) -> None:
+    """Once a minute each, fifty such workflows spend what an installation may ask in an hour."""
+    home.github.double.script(home.one.subscription.repository, *[{"status": 403}] * 9, on="contents")
+    listed = [home.one]
+    async with watched(home, lambda: listed):
+        await asyncio.sleep(0.3)
+        assert home.github.double.calls["repository"] == 1
+        listed = [replace(home.one, url_template=None)]
+        await asyncio.sleep(0.3)
+        assert home.github.double.calls["repository"] == 2
+
+
+async def test_what_was_taken_out_during_a_look_is_looked_at_no_more(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [enrolled_with(OLD, {"repository": f"acme/other-{number}"}) for number in range(3)]
+    listed, looked = [home.one, *others], []
+
+    async def look(enrolled: Enrolled) -> Seen:
+        nonlocal listed
+        looked.append(enrolled)
+        listed = [home.one]
+        return Seen("main", opted_in=False, workflow_hash="")
+
+    monkeypatch.setattr(home.destinations, "look", look)
+    async with watched(home, lambda: listed):
+        pass
+    assert looked == [home.one]
+    assert await home.store.suspended() == {home.digest: "opt-in-revoked"}
 
 
 async def test_a_look_costs_what_a_workflow_has_enrolled_and_not_its_square(home: House) -> None:

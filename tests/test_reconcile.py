@@ -548,6 +548,15 @@ async def watched(home: House, listed: Callable[[], Sequence[Enrolled]]) -> Asyn
         watching.cancel()
 
 
+async def looked(home: House, times: int) -> None:
+    """GitHub is asked for a repository so often, and then no more."""
+    async with asyncio.timeout(5):
+        while home.github.double.calls["repository"] < times:  # noqa: ASYNC110 (the double tells nobody)
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert home.github.double.calls["repository"] == times
+
+
 async def suspended_as(home: House, wanted: Mapping[str, str]) -> None:
     async with asyncio.timeout(5):
         while await home.store.suspended() != wanted:  # noqa: ASYNC110 (the store tells nobody)
@@ -619,8 +628,7 @@ async def test_a_limited_installation_is_asked_nothing_more_for_any_of_its_workf
     home.github.double.script(home.one.subscription.repository, *[answer] * 9, on="repository")
     listed = [home.one, *others]
     async with watched(home, lambda: listed):
-        await asyncio.sleep(0.3)
-    assert home.github.double.calls["repository"] == 1
+        await looked(home, 1)
     assert list(await home.store.parked()) == [home.one.installation]
 
 
@@ -631,30 +639,28 @@ async def test_what_github_does_not_show_is_looked_at_seldom_and_at_once_where_i
     home.github.double.script(home.one.subscription.repository, *[{"status": 403}] * 9, on="contents")
     listed = [home.one]
     async with watched(home, lambda: listed):
-        await asyncio.sleep(0.3)
-        assert home.github.double.calls["repository"] == 1
+        await looked(home, 1)
         listed = [replace(home.one, url_template=None)]
-        await asyncio.sleep(0.3)
-        assert home.github.double.calls["repository"] == 2
+        await looked(home, 2)
 
 
 async def test_what_was_taken_out_during_a_look_is_looked_at_no_more(
     home: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [enrolled_with(OLD, {"repository": f"acme/other-{number}"}) for number in range(3)]
-    listed, looked = [home.one, *others], []
+    listed, asked_for = [home.one, *others], []
 
     async def look(enrolled: Enrolled) -> Seen:
         nonlocal listed
-        looked.append(enrolled)
+        asked_for.append(enrolled)
         listed = [home.one]
         return Seen("main", opted_in=False, workflow_hash="")
 
     monkeypatch.setattr(home.destinations, "look", look)
     async with watched(home, lambda: listed):
-        pass
-    assert looked == [home.one]
-    assert await home.store.suspended() == {home.digest: "opt-in-revoked"}
+        await suspended_as(home, {home.digest: "opt-in-revoked"})
+        await asyncio.sleep(0.2)
+    assert asked_for == [home.one]
 
 
 async def test_a_look_costs_what_a_workflow_has_enrolled_and_not_its_square(home: House) -> None:

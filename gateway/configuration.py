@@ -7,6 +7,7 @@ ConfigError.
 import hashlib
 import os
 import re
+import time
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,7 +35,10 @@ from gateway.structs import Value, field
 from gateway.subscriptions import MAX_BYTES, Enrolled, Index, Subscription, build_index, load_subscription
 
 MAX_TOML_BYTES = 16 * 1024 * 1024  # entries of some hundred thousand subscriptions
-Stamp = tuple[tuple[str, int, int, int], ...]  # name, time of change, size and inode of each file
+READS, WRITTEN_S = 4, 0.05  # a folder that somebody writes while we read it is read so often at most, after so long
+# Each file's name, times of change, size and inode. Who sets the one time back, or gives a permission, changes the other.
+Stamp = tuple[tuple[str, int, int, int, int], ...]
+MOVING: Stamp = (("", 0, 0, 0, 0),)  # as it was read, the folder was at no time
 
 
 class Base(Value):
@@ -66,14 +70,12 @@ def load_configuration(path: Path, before: Configuration | None = None) -> Confi
     Documents that are unchanged since `before` are not compiled again: a change among ten thousand is taken in a second.
     """
     base, problems = _load_base(path, secrets=True)
-    stamp = folder_stamp(base.folder)  # before reading: what changes while we read is seen at the next look
     try:
-        documents, broken = _documents(base.folder, {} if before is None else before.documents)
-        enrolled, found = _enrolled(base, documents)
+        stamp, documents, enrolled, found = _folder(base, {} if before is None else before.documents)
     except ConfigError as error:
         told = any(problem.key == "subscriptions.path" for problem in problems)
         raise ConfigError(problems if told else [*problems, *error.problems]) from None
-    problems += broken + found
+    problems += found
     if before is not None and before.documents and not base.folder.exists():
         fix = "put it back, as it was or empty: that it is gone revokes nothing"
         problems.append(Problem(str(path), "subscriptions.path", f"{base.folder} is gone", fix))
@@ -115,9 +117,8 @@ def load_base(path: Path) -> Base:
 
 def enrollments(base: Base) -> tuple[tuple[Enrolled, ...], list[Problem]]:
     """Read what is enrolled, with the problems instead of an error: what is broken is left out and told."""
-    documents, broken = _documents(base.folder, {})
-    enrolled, problems = _enrolled(base, documents)
-    return enrolled, broken + problems
+    _, _, enrolled, problems = _folder(base, {})
+    return enrolled, problems
 
 
 def folder_stamp(folder: Path) -> Stamp:
@@ -129,11 +130,12 @@ def folder_stamp(folder: Path) -> Stamp:
                 if entry.name.endswith((".json", ".toml")):
                     with suppress(OSError):  # gone between the two calls: the next look sees it
                         status = entry.stat()
-                        found.append((entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
+                        times = (status.st_mtime_ns, status.st_ctime_ns)
+                        found.append((entry.name, *times, status.st_size, status.st_ino))
     except FileNotFoundError:
         return ()
     except (OSError, ValueError) as error:  # a state too; whoever reads the folder says what is wrong
-        return ((type(error).__name__, 0, 0, 0),)
+        return ((type(error).__name__, 0, 0, 0, 0),)
     return tuple(sorted(found))
 
 
@@ -245,6 +247,22 @@ def model_problems(file: str, error: ValidationError) -> list[Problem]:
         }.get(entry["type"], (entry["msg"].removeprefix("Value error, "), "correct the value"))
         problems.append(Problem(file, key, text, fix))
     return problems
+
+
+def _folder(
+    base: Base, known: Mapping[bytes, Subscription]
+) -> tuple[Stamp, dict[bytes, Subscription], tuple[Enrolled, ...], list[Problem]]:
+    """Read what is enrolled, as the folder was at one time: between two files that we read a command may write both."""
+    for left in reversed(range(READS)):
+        stamp = folder_stamp(base.folder)
+        documents, broken = _documents(base.folder, known)
+        enrolled, found = _enrolled(base, documents)
+        if folder_stamp(base.folder) == stamp:
+            break
+        stamp, known = MOVING, documents
+        if left:
+            time.sleep(WRITTEN_S)
+    return stamp, documents, enrolled, broken + found
 
 
 def _documents(folder: Path, known: Mapping[bytes, Subscription]) -> tuple[dict[bytes, Subscription], list[Problem]]:

@@ -7,6 +7,7 @@ leaves a lease behind, and nothing else. At-least-once, in order within a lane; 
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
@@ -26,7 +27,7 @@ LOG = logging.getLogger("gateway")
 LEASE_S = 30.0  # renewed while its batch is under way: what a killed process held is sent again this long after
 RENEW_S = 10.0
 WAIT_S = 45.0  # a batch that waited this long for its turn goes back to the store, so that others get the slot
-UNREAD_S = 30.0  # what is unknown to us for so long nobody enrolled: by then every process has read its folder
+UNREAD_S = 30.0  # what is unknown to us for so long, and after we read the folder again, nobody enrolled
 POLL_MAX_S = 1.0
 FRESH_S = 0.5  # how old what other processes decided may be
 COALESCE_S = 0.005  # a burst of admissions wakes the loop once
@@ -44,7 +45,8 @@ class GitHub(Looking, Protocol):
 class Dispatcher:
     """Sends what the store holds for `sources` until `stop`.
 
-    `enrolled` finds an enrollment by subscription digest, None where it was revoked. `gate`, asked before each send, may hold
+    `enrolled` finds an enrollment by subscription digest, None where it was revoked; `read_at` says when those were last
+    seen to be all that the folder holds, by the loop's clock. `gate`, asked before each send, may hold
     a batch back or deny it. `observe` is told of every turn. `carry` queues the events of a superseded subscription's batch
     anew where it can. All may be absent; an `ask` enrollment is then always held.
     """
@@ -56,6 +58,7 @@ class Dispatcher:
         github: GitHub,
         enrolled: Callable[[str], Enrolled | None],
         sources: Callable[[], Iterable[str]],
+        read_at: Callable[[], float] = lambda: math.inf,
         gate: Callable[[Batch, Enrolled], Awaitable[Gate | None]] | None = None,
         observe: Callable[[Settled], Awaitable[None]] | None = None,
         carry: Callable[[Batch, Enrolled], Awaitable[str]] | None = None,
@@ -64,7 +67,7 @@ class Dispatcher:
         drain_s: float = 15.0,
     ) -> None:
         self._store, self._github = store, github
-        self._enrolled, self._sources = enrolled, sources
+        self._enrolled, self._sources, self._read_at = enrolled, sources, read_at
         self._gate, self._observe = gate or _mode_alone, observe
         self._settling = Settling(store, github, carry, clock)
         self._clock = clock
@@ -287,7 +290,8 @@ class Dispatcher:
         # no clock but our own: a receiver's may be an hour off. Who is enrolled later is new again after a while.
         self._unread = {one: at for one, at in self._unread.items() if ticks - at < 2 * UNREAD_S}
         first = self._unread.setdefault(digest, ticks)
-        if ticks - first < UNREAD_S and self._settling.suspended.get(digest) != REVOKED:
+        unread = ticks - first < UNREAD_S or self._read_at() <= first  # a set with a new file may be refused, say
+        if unread and self._settling.suspended.get(digest) != REVOKED:
             await self._settling.give_back(turn, UNREAD_S / 10)
             return None
         return await self._settling.dead(turn, "revoked")

@@ -130,13 +130,13 @@ async def serve(
             except Unavailable as error:
                 log.event("start-refused", logging.ERROR, reason=error.reason)
                 return 3
-        dispatcher = _dispatcher(gateway, app) if role != "receive" else None
+        reloader = Reloader(gateway)
+        dispatcher = _dispatcher(gateway, app, reloader) if role != "receive" else None
         if dispatcher is not None:
             gateway.wake = dispatcher.wake
             dispatcher.share(processes)
             await notify(stack, gateway, lookout, session)
             renew(stack, gateway, session, app)
-        reloader = Reloader(gateway)
         stack.enter_context(hangup.taken_by(reloader.ask))
         watching = asyncio.create_task(reloader.run())
         served = [(name, side) for name, side in _apps(gateway, lookout, role) if name in sockets]
@@ -257,7 +257,7 @@ def rollover_of(gateway: Gateway) -> Rollover:
     return Rollover(gateway.store, lambda: gateway.configuration.enrolled, lambda source: gateway.wake(source))  # noqa: PLW0108 (set later)
 
 
-def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
+def _dispatcher(gateway: Gateway, app: GitHubApp, reloader: Reloader) -> Dispatcher:
     async def observe(settled: Settled) -> None:
         answer = settled.answer
         status, until = (None, None) if answer is None else (answer.status, answer.until)
@@ -269,6 +269,7 @@ def _dispatcher(gateway: Gateway, app: GitHubApp) -> Dispatcher:
         github=app,
         enrolled=lambda digest: gateway.configuration.index.by_digest(digest),  # noqa: PLW0108 (a reload swaps the index)
         sources=lambda: tuple(gateway.configuration.sources),
+        read_at=lambda: reloader.read_at,
         carry=rollover_of(gateway).carry,
         gate=asks.gate(gateway.store, clock=gateway.store.clock),
         observe=observe,

@@ -414,6 +414,22 @@ async def test_what_this_process_has_not_read_yet_is_sent_when_it_has(house: Hou
     assert await house.dead() == []
 
 
+async def test_nothing_unknown_is_given_up_before_the_folder_was_read_after_it_came(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where this process refuses a set that others took, or has ten thousand files to look at, it cannot know."""
+    monkeypatch.setattr(dispatcher, "UNREAD_S", 0.5)
+    enrolled = enrolled_for("acme/web")
+    await house.admit(enrolled)
+    read_at = asyncio.get_running_loop().time()
+    house.start(read_at=lambda: read_at)
+    await asyncio.sleep(2)
+    assert (await house.dead(), house.sent) == ([], [])
+    read_at = asyncio.get_running_loop().time()
+    await until(lambda: bool(house.turns))
+    assert await house.dead() == ["revoked"]
+
+
 async def test_work_of_a_removed_source_is_a_dead_letter(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "UNREAD_S", 0.5)
     await house.admit(enrolled_for("acme/web"))

@@ -6,15 +6,18 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway import configuration as configuration_module
 from gateway import reload as reload_module
 from gateway.configuration import Configuration, folder_stamp, load_configuration
 from gateway.environment import data_folder
-from gateway.reload import EDITED_S, Look, Reloader, look
+from gateway.reload import EDITED_S, RACY_S, Look, Reloader, look
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 LINEAR, GITHUB = EXAMPLES / "linear-issue-created.json", EXAMPLES / "github-issue-opened.json"
@@ -153,8 +156,11 @@ async def test_asking_reloads_what_the_folder_does_not_show(config: Path) -> Non
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_folder_that_cannot_be_looked_at_ends_nothing(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No descriptor free, say: the process serves on, and what was asked for is done when it can be."""
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
+async def test_a_folder_that_cannot_be_looked_at_ends_nothing(
+    config: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """No descriptor or thread is free, say: the process serves on, and what was asked for is done when it can be."""
     gateway: Any = Gateway(load_configuration(config))
     gateway.store = None
     reloader = Reloader(gateway, poll_s=0.02)
@@ -163,7 +169,7 @@ async def test_a_folder_that_cannot_be_looked_at_ends_nothing(config: Path, monk
     def blind(folder: Path) -> Any:
         looks.append(folder)
         if len(looks) < 4:
-            raise OSError(24, "Too many open files")
+            raise error
         return folder_stamp(folder)
 
     monkeypatch.setattr(reload_module, "folder_stamp", blind)
@@ -195,7 +201,7 @@ def test_a_file_is_looked_at_where_that_can_tell_something(tmp_path: Path, monke
     assert look(tmp_path, first) is not first
 
     monkeypatch.setattr(reload_module, "RACY_S", 0)
-    quiet = look(tmp_path, None)
+    quiet = look(tmp_path, look(tmp_path, None))
     looks.clear()
     for _ in range(5):
         assert look(tmp_path, quiet) is quiet
@@ -203,8 +209,8 @@ def test_a_file_is_looked_at_where_that_can_tell_something(tmp_path: Path, monke
 
     (tmp_path / "one.json").write_text("{ }")  # in place: its folder does not tell
     assert look(tmp_path, quiet) is quiet
-    for then in (time.time() - EDITED_S - 1, time.time() + 3600):  # later, and after a clock that stepped back
-        assert look(tmp_path, Look(then, quiet.folder, quiet.stamp)).stamp != quiet.stamp
+    later = Look(quiet.at - EDITED_S - 1, quiet.since - EDITED_S - 1, quiet.folder, quiet.stamp)
+    assert look(tmp_path, later).stamp != quiet.stamp
 
     was = tmp_path.stat().st_mtime_ns
     (tmp_path / "three.json").write_text("{}")
@@ -213,11 +219,26 @@ def test_a_file_is_looked_at_where_that_can_tell_something(tmp_path: Path, monke
 
 
 def test_ten_thousand_files_are_looked_at_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reload_module, "RACY_S", -3600)
-    mark = look(tmp_path, None).folder
-    many = Look(time.time() - EDITED_S - 1, mark, (("a.json", 1, 1, 1),) * 10_000)
+    monkeypatch.setattr(reload_module, "RACY_S", -1)
+    mark, then = look(tmp_path, None).folder, time.monotonic() - EDITED_S - 1
+    many = Look(then, then, mark, (("a.json", 1, 1, 1, 1),) * 10_000)
     assert look(tmp_path, many) is many
-    assert look(tmp_path, Look(time.time() - 101, mark, many.stamp)) is not many
+    assert look(tmp_path, Look(then - 90, then - 90, mark, many.stamp)) is not many
+
+
+@pytest.mark.parametrize("off_s", [-3600, 0, 3600])
+def test_no_clock_is_compared_with_that_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: int
+) -> None:
+    """A mount's may be an hour off, and this machine's may be set: neither may hide a change, nor cost a look a second."""
+    here = time.time
+    monkeypatch.setattr(time, "time", lambda: here() + off_s)
+    (tmp_path / "one.json").write_text("{}")
+    first = look(tmp_path, None)
+    again = look(tmp_path, first)
+    assert again is not first  # it has just changed, whatever the clocks say
+    quiet = Look(first.at + RACY_S + 1, first.at, first.folder, first.stamp)
+    assert look(tmp_path, quiet) is quiet
 
 
 async def test_what_only_a_restart_takes_is_named_until_it_is_taken_back(
@@ -250,3 +271,120 @@ async def test_what_only_a_restart_takes_is_named_until_it_is_taken_back(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def watched(config: Path) -> AsyncIterator[tuple[Any, Reloader]]:
+    gateway: Any = Gateway(load_configuration(config))
+    reloader = Reloader(gateway, poll_s=0.05)
+    task = asyncio.create_task(reloader.run())
+    try:
+        yield gateway, reloader
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> int:
+    return sum(record.message == event for record in caplog.records)
+
+
+@pytest.mark.parametrize("lacking", ["secret", "link", "configuration"])
+async def test_a_set_that_was_refused_for_what_lies_elsewhere_is_taken_when_that_is_mended(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lacking: str
+) -> None:
+    """Nothing in the folder changes then; without another try the enrollment would wait for the next one."""
+    monkeypatch.setattr(reload_module, "EDITED_S", 0.3)
+    secret, folder = config.parent / "secret", config.parent / "enrolled"
+    secret.write_text("planted-secret-value")
+    rename(
+        config, 'profile = "github"\nsecrets = ["env:TEST_SECRET"]', f'profile = "github"\nsecrets = ["file:{secret}"]'
+    )
+    async with watched(config) as (gateway, reloader):
+        if lacking == "secret":
+            secret.rename(config.parent / "aside")
+        elif lacking == "link":  # an editor's lock
+            (folder / ".#triage.toml").symlink_to("kim@example.1")
+        else:
+            rename(config, "[store]", "[[[store]")
+        digest = enroll(folder, LINEAR, "linear-acme")
+        await until(lambda: told(caplog, "reload-refused") == 1)
+        await asyncio.sleep(1)  # it is tried again in silence
+        assert told(caplog, "reload-refused") == 1
+        assert gateway.digests() == set()
+        at = reloader.read_at
+        await asyncio.sleep(0.5)
+        assert reloader.read_at == at  # what the folder holds is not what we run on
+        if lacking == "secret":
+            (config.parent / "aside").rename(secret)
+        elif lacking == "link":
+            (folder / ".#triage.toml").unlink()
+        else:
+            rename(config, "[[[store]", "[store]")
+        await until(lambda: gateway.digests() == {digest})
+        await until(lambda: reloader.read_at > at)
+
+
+def test_a_change_of_permissions_or_with_the_old_time_set_back_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text("a = 1\n")
+    before, was = folder_stamp(tmp_path), file.stat().st_mtime_ns
+    time.sleep(0.02)
+    file.chmod(0o600)
+    permitted = folder_stamp(tmp_path)
+    assert permitted != before
+    time.sleep(0.02)
+    file.write_text("a = 2\n")
+    os.utime(file, ns=(was, was))  # cp -p, tar, rsync --inplace
+    assert folder_stamp(tmp_path) != permitted
+
+
+async def test_a_signal_takes_no_half_written_folder(config: Path) -> None:
+    """Somebody reloads while another one writes: what runs goes on until the folder is still."""
+    folder = config.parent / "enrolled"
+    digest = enroll(folder, LINEAR, "linear-acme")
+    entry = (folder / LINEAR.name).with_suffix(".toml")
+    text = entry.read_text()
+    seen: set[frozenset[str]] = set()
+    async with watched(config) as (gateway, reloader):
+        await asyncio.sleep(0.2)
+        for number in range(20):
+            entry.write_text(f"# {number}\n")  # the rest of it is yet to come
+            reloader.ask()
+            await asyncio.sleep(0.03)
+            seen.add(frozenset(gateway.digests()))
+        assert seen == {frozenset({digest})}
+        entry.write_text(text)
+        second = enroll(folder, GITHUB, "github-acme")
+        await until(lambda: gateway.digests() == {digest, second})  # it was not asked in vain
+
+
+async def test_a_folder_that_is_never_still_is_told(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reload_module, "MOVING_S", 0.3)
+    folder = config.parent / "enrolled"
+    async with watched(config) as (gateway, _):
+        digest = enroll(folder, LINEAR, "linear-acme")
+        for number in range(50):
+            (folder / "other.json.toml").write_text(f"# {number}\n")
+            await asyncio.sleep(0.02)
+        assert told(caplog, "reload-waits") == 1
+        await until(lambda: gateway.digests() == {digest})
+
+
+def test_a_folder_that_is_written_while_it_is_read_is_read_again(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command wrote an entry after its document was looked for: there is no such folder, and nothing to refuse."""
+    folder, listed = config.parent / "enrolled", configuration_module.folder_files
+    digests: list[str] = []
+
+    def meanwhile(where: Path, suffix: str) -> list[Path]:
+        if suffix == ".toml" and not digests:
+            digests.append(enroll(folder, LINEAR, "linear-acme"))
+        return listed(where, suffix)
+
+    monkeypatch.setattr(configuration_module, "folder_files", meanwhile)
+    loaded = load_configuration(config)
+    assert [one.subscription.digest for one in loaded.enrolled] == digests
+    assert loaded.stamp == folder_stamp(folder)

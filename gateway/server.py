@@ -100,8 +100,12 @@ async def serve(
     sockets: dict[str, socket.socket],
     binds: dict[str, str],
     processes: int = 1,
+    serving: Callable[[], None] = lambda: None,
 ) -> int:
-    """Serve on listening sockets, by name; a side without one is not served. `processes` share the work of one machine."""
+    """Serve on listening sockets, by name; a side without one is not served. `processes` share the work of one machine.
+
+    `serving` is called once everything is started.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -147,6 +151,7 @@ async def serve(
         log.event(
             "serving", role=role, **binds, sources=len(configuration.sources), enrolled=len(configuration.enrolled)
         )
+        serving()
         log_inactive(configuration)
         waiting = asyncio.create_task(stop.wait())
         ended, _ = await asyncio.wait(

@@ -3,13 +3,15 @@
 This process binds, owns the embedded store, starts the workers and watches them; it takes no request itself. Each worker
 is a whole `gateway serve`: leases and locks in the store keep what they share apart. The first has the admin side. A
 worker that ends is started again; when that does not help, all end, so that the supervisor above starts us anew. One
-that finds the configuration bad by now is started again later: those that read it while it was good go on.
+that finds the configuration bad by now, or naming another store, is started again later: those that read it while it was
+good go on. Each says on its standard output when it serves.
 The order of the end: workers drain, then the store stops.
 """
 
 import asyncio
 import contextlib
 import ctypes
+import hashlib
 import logging
 import os
 import signal
@@ -25,14 +27,19 @@ from gateway import connections, hangup, log, server
 from gateway.configuration import Configuration, load_configuration
 from gateway.embedded import Embedded
 from gateway.errors import ConfigError, Unavailable
+from gateway.settings import Settings
 
 PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
-EARLY_S = 5.0  # an end this soon after the first start is a refusal to start
 RESTARTS, WITHIN_S = 5, 60.0
 BACKOFF_S = 0.5
 BAD = 2  # the exit code of what refuses its configuration
+OTHER = 4  # and of a worker whose configuration names another store or App than the workers run on
+UNSTARTED = -1000  # the system had no process to give
 REFUSED_S = 5.0  # a configuration is mended by a person: looked at so often
-DRAIN_S = 60.0
+DRAIN_S = 40.0  # above what a worker takes at most: requests 20, dispatches 15
+STARTED = (
+    "GATEWAY_WORKERS_STARTED"  # what the workers run on, told to each by its environment: only our user can read that
+)
 
 
 def run(config: Path, role: str, admin_bind: str | None) -> int:
@@ -55,18 +62,33 @@ def run(config: Path, role: str, admin_bind: str | None) -> int:
     return asyncio.run(Supervisor(configuration, role, sockets, binds, count).run())
 
 
-def run_worker(config: Path, role: str, number: int, parent: int, sockets: dict[str, int]) -> int:
-    """Serve as one of several on inherited sockets. Ends with its parent, whatever ended that."""
+def run_worker(config: Path, role: str, number: int, parent: int, count: int, sockets: dict[str, int]) -> int:
+    """Serve as one of `count` on inherited sockets. Ends with its parent, whatever ended that."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:  # it died before we asked to be told
         return 3
     configuration = load_configuration(config)
+    if _shared(configuration.settings) != os.environ[STARTED]:
+        fix = "restart the gateway, or take the change of [store] or [github] back"
+        log.event("start-refused", logging.ERROR, reason="needs-restart", file=str(config), fix=fix)
+        return OTHER
     taken = {name: socket.socket(fileno=number_) for name, number_ in sockets.items()}
     for one in taken.values():
         one.setblocking(False)
     binds = {"worker": str(number)}
     connections.install()
-    return uvloop.run(server.serve(configuration, role, taken, binds, configuration.settings.server.workers))
+    return uvloop.run(server.serve(configuration, role, taken, binds, count, _say_serving))
+
+
+def _say_serving() -> None:
+    with contextlib.suppress(OSError):  # who would read it is gone, which ends us anyway
+        os.write(1, b"1")
+
+
+def _shared(settings: Settings) -> str:
+    """What all workers must have in common: of two stores, each would take a delivery for new that the other knows."""
+    parts = (settings.store.model_dump_json(), settings.github.model_dump_json())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 class Supervisor:
@@ -83,9 +105,10 @@ class Supervisor:
         self._configuration, self._role, self._sockets, self._binds = configuration, role, sockets, binds
         self._count = count
         self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._begun: set[int] = set()  # workers that served once
         self._stop = asyncio.Event()
         self._code = 0
-        self._restarts: deque[float] = deque(maxlen=RESTARTS)
+        self._refused: dict[int, int] = {}  # the codes of workers that have not served since they refused to
 
     async def run(self) -> int:
         """Run until told to stop, or until a worker cannot be kept alive."""
@@ -112,40 +135,59 @@ class Supervisor:
 
     async def _keep(self, number: int) -> None:
         """Start one worker, again whenever it ends, until all are to end; then drain it."""
-        first, began = True, 0.0
+        ends: deque[float] = deque(maxlen=RESTARTS)
+        first = True
         while not self._stop.is_set():
-            began = time.monotonic()
-            process = await self._start(number)
-            self._processes[number] = process
-            ended, stopping = asyncio.create_task(process.wait()), asyncio.create_task(self._stop.wait())
-            await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            if not ended.done():
-                await self._drain(number, process, ended)
+            code = await self._live(number)
+            if code is None:
                 return
-            if self._stop.is_set():
-                return
-            code = ended.result()
             log.event("worker-ended", logging.ERROR, worker=number, code=code)
-            if self._give_up(code, early=first and time.monotonic() - began < EARLY_S):
+            if self._give_up(number, code, ends, first=first):
                 return
             first = False
+            lately = sum(time.monotonic() - at < WITHIN_S for at in ends)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REFUSED_S if code == BAD else BACKOFF_S * 2 ** min(len(self._restarts), 4)):
+                async with asyncio.timeout(REFUSED_S if number in self._refused else BACKOFF_S * 2 ** min(lately, 4)):
                     await self._stop.wait()
 
-    def _give_up(self, code: int, *, early: bool) -> bool:
-        """Whether starting again cannot help: none can start or serve, or they end again and again."""
-        if code == BAD:
-            if any(process.returncode is None for process in self._processes.values()):
+    async def _live(self, number: int) -> int | None:
+        """Start one worker and wait for its end. None: it was to end, and is drained."""
+        try:
+            process = await self._start(number)
+        except OSError as error:  # no process or memory is free: as one that ended at once
+            log.event("worker-unstarted", logging.ERROR, worker=number, problem=error.strerror)
+            return UNSTARTED
+        self._processes[number] = process
+        serving = asyncio.create_task(self._served(number, process))
+        ended, stopping = asyncio.create_task(process.wait()), asyncio.create_task(self._stop.wait())
+        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not ended.done():
+            await self._drain(number, process, ended)
+        serving.cancel()
+        return None if self._stop.is_set() else ended.result()
+
+    async def _served(self, number: int, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        if await process.stdout.read(1):
+            self._refused.pop(number, None)
+            self._begun.add(number)
+
+    def _give_up(self, number: int, code: int, ends: deque[float], *, first: bool) -> bool:
+        """Whether starting again cannot help: none can start or serve, or one ends again and again."""
+        if code in (BAD, OTHER):
+            self._refused[number] = code
+            if len(self._refused) < self._count:  # another one serves, or has yet to say what it finds
                 return False
+            self._code = BAD if BAD in self._refused.values() else 3
         else:
+            self._refused.pop(number, None)
             now = time.monotonic()
-            often = len(self._restarts) == RESTARTS and now - self._restarts[0] < WITHIN_S
-            self._restarts.append(now)
-            if not (often or (early and code == 3)):
+            often = len(ends) == RESTARTS and now - ends[0] < WITHIN_S
+            ends.append(now)
+            if not (often or (first and code == 3 and number not in self._begun)):
                 return False
-        self._code = code if code == BAD else 3
+            self._code = 3
         log.event("workers-failed", logging.ERROR, code=self._code)
         self._stop.set()
         return True
@@ -158,8 +200,10 @@ class Supervisor:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             *command,
-            f"--worker={number}:{os.getpid()}",
+            f"--worker={number}:{os.getpid()}:{self._count}",
             *sockets,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, STARTED: _shared(self._configuration.settings)},
             pass_fds=[self._sockets[name].fileno() for name in names],
             start_new_session=True,
             preexec_fn=hangup.hold,  # one that is passed on while it still starts would end it

@@ -15,7 +15,7 @@ from gateway.cli.options import config_option
 @click.option("--role", type=click.Choice(["all", "receive", "dispatch"]), default="all", show_default=True)
 @click.option("--admin-bind", help="HOST:PORT of the admin side, instead of server.admin_bind.")
 @click.option("--verbose", is_flag=True, help="Log more.")
-@click.option("--worker", hidden=True, help="NUMBER:PARENT of one of several processes.")
+@click.option("--worker", hidden=True, help="NUMBER:PARENT:COUNT of one of several processes.")
 @click.option("--socket", "sockets", hidden=True, multiple=True, help="NAME=DESCRIPTOR of an inherited socket.")
 def serve(
     config: Path, role: str, admin_bind: str | None, worker: str | None, sockets: tuple[str, ...], *, verbose: bool
@@ -34,6 +34,6 @@ def serve(
     log.configure(logging.DEBUG if verbose else logging.INFO)
     if worker is None:
         raise SystemExit(workers.run(config, role, admin_bind))
-    number, _, parent = worker.partition(":")
+    number, parent, count = map(int, worker.split(":"))
     inherited = {name: int(descriptor) for name, _, descriptor in (one.partition("=") for one in sockets)}
-    raise SystemExit(workers.run_worker(config, role, int(number), int(parent), inherited))
+    raise SystemExit(workers.run_worker(config, role, number, parent, count, inherited))

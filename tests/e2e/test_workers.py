@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -18,16 +19,26 @@ pytestmark = pytest.mark.e2e
 class Several(Stage):
     """The demo's stage with three workers."""
 
+    def __init__(self, number: int = 3) -> None:
+        super().__init__()
+        self.number = number
+
     def _configure(self) -> None:
         super()._configure()
+        self.change("[server]", f"[server]\nworkers = {self.number}")
+
+    def change(self, old: str, new: str) -> None:
         path = self.folder / "gateway.toml"
-        path.write_text(path.read_text().replace("[server]", "[server]\nworkers = 3", 1))
+        path.write_text(path.read_text().replace(old, new, 1))
+
+    async def until_logged(self, event: str, times: int) -> None:
+        async with asyncio.timeout(60):
+            while logged(self, event) < times:  # noqa: ASYNC110 (other processes)
+                await asyncio.sleep(0.05)
 
     async def all_serving(self, times: int = 3) -> set[int]:
         """Wait until workers began to serve so many times; return those of now. One that serves answers for all."""
-        async with asyncio.timeout(60):
-            while logged(self, "serving") < times:  # noqa: ASYNC110 (other processes)
-                await asyncio.sleep(0.05)
+        await self.until_logged("serving", times)
         return set(workers(self.receiver.pid))
 
 
@@ -106,17 +117,13 @@ async def test_a_bad_configuration_keeps_every_worker_as_it_is() -> None:
         for number, text in enumerate(broken, 1):
             config.write_text(text)
             stage.receiver.send_signal(signal.SIGHUP)
-            async with asyncio.timeout(40):
-                while logged(stage, "reload-refused") < number * len(pids):  # noqa: ASYNC110 (other processes)
-                    await asyncio.sleep(0.05)
+            await stage.until_logged("reload-refused", number * len(pids))
         accepted: set[int] = set()
         await load(stage, range(1, 10), accepted)
         assert len(accepted) == 9
         config.write_text(good)
         stage.receiver.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(40):
-            while logged(stage, "reloaded") < len(pids):  # noqa: ASYNC110 (other processes)
-                await asyncio.sleep(0.05)
+        await stage.until_logged("reloaded", len(pids))
         assert set(workers(stage.receiver.pid)) == pids
 
 
@@ -128,9 +135,7 @@ async def test_a_worker_that_ends_while_the_file_is_bad_leaves_the_others_servin
         config.write_text("[[[")
         ended = min(pids)
         os.kill(ended, signal.SIGKILL)
-        async with asyncio.timeout(60):
-            while logged(stage, "worker-ended") < 3:  # noqa: ASYNC110 (it was refused twice)
-                await asyncio.sleep(0.05)
+        await stage.until_logged("worker-ended", 3)  # it was refused twice
         accepted: set[int] = set()
         await load(stage, range(1, 10), accepted)
         assert len(accepted) == 9
@@ -141,13 +146,91 @@ async def test_a_worker_that_ends_while_the_file_is_bad_leaves_the_others_servin
         assert pids - {ended} <= now
 
 
-async def test_workers_that_all_find_the_file_bad_end_as_one_process_does() -> None:
-    async with Several() as stage:
-        pids, config = await stage.all_serving(), stage.folder / "gateway.toml"
+@pytest.mark.parametrize("number", [3, 8])
+async def test_workers_that_all_find_the_file_bad_end_as_one_process_does(number: int) -> None:
+    """However many: one that is yet to find it bad does not count for one that serves."""
+    async with Several(number) as stage:
+        pids, config = await stage.all_serving(number), stage.folder / "gateway.toml"
         config.write_text("[[[")
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         assert await asyncio.wait_for(stage.receiver.wait(), 60) == 2
+
+
+async def test_each_of_many_workers_may_end_once() -> None:
+    """What ends again and again is one worker; that each of seven was killed, for memory say, is no reason to end all."""
+    async with Several(7) as stage:
+        for pid in await stage.all_serving(7):
+            os.kill(pid, signal.SIGKILL)
+        assert len(await stage.all_serving(14)) == 7
+        accepted: set[int] = set()
+        await load(stage, range(1, 10), accepted)
+        assert len(accepted) == 9
+
+
+async def test_one_worker_that_ends_again_and_again_ends_all() -> None:
+    async with Several(2) as stage:
+        await stage.all_serving(2)
+        for number in range(6):
+            first = min(workers(stage.receiver.pid), key=number_of)
+            os.kill(first, signal.SIGKILL)
+            await stage.until_logged("worker-ended", number + 1)
+            if number < 5:
+                await stage.all_serving(3 + number)
+        assert await asyncio.wait_for(stage.receiver.wait(), 60) == 3
+
+
+@pytest.mark.parametrize("all_end", [False, True])
+async def test_a_worker_joins_no_other_store_than_the_rest_run_on(all_end: bool) -> None:
+    """A store that was changed in the file needs a restart: of two, each takes for new what the other knows."""
+    async with Several() as stage:
+        pids = sorted(await stage.all_serving(), key=number_of)
+        stage.change('embedded = "store"', 'embedded = "other"')
+        stage.receiver.send_signal(signal.SIGHUP)
+        await stage.until_logged("reload-needs-restart", 3)
+        for pid in pids if all_end else pids[:1]:
+            os.kill(pid, signal.SIGKILL)
+        if all_end:  # to be started anew, on the store that the file names by now
+            assert await asyncio.wait_for(stage.receiver.wait(), 60) == 3
+        else:
+            await stage.until_logged("start-refused", 2)
+            accepted: set[int] = set()
+            await load(stage, range(1, 10), accepted)
+            assert len(accepted) == 9
+            stage.change('embedded = "other"', 'embedded = "store"')
+            assert len(await stage.all_serving(4)) == 3
+        assert not (stage.folder / "other").exists()
+
+
+async def test_a_worker_that_the_system_cannot_start_is_started_when_it_can() -> None:
+    """No descriptor is free for the supervisor: that ends nobody who serves, nor the store under them."""
+    async with Several() as stage:
+        pids, supervisor = await stage.all_serving(), stage.receiver.pid
+        limits = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (3, limits[1]))
+        os.kill(max(pids, key=number_of), signal.SIGKILL)
+        await stage.until_logged("worker-unstarted", 2)
+        accepted: set[int] = set()
+        await load(stage, range(1, 10), accepted)
+        assert len(accepted) == 9
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
+        assert len(await stage.all_serving(4)) == 3
+
+
+async def test_workers_end_at_once_while_one_of_them_waits_to_be_started_again() -> None:
+    async with Several() as stage:
+        pids, config = await stage.all_serving(), stage.folder / "gateway.toml"
+        config.write_text("[[[")
+        os.kill(min(pids), signal.SIGKILL)
+        await stage.until_logged("worker-ended", 2)  # now it waits for the file to be mended
+        stage.receiver.terminate()
+        assert await asyncio.wait_for(stage.receiver.wait(), 20) == 0
+
+
+def number_of(pid: int) -> int:
+    """A worker's number, from its command line."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return int(command.partition(b"--worker=")[2].partition(b":")[0])
 
 
 def logged(stage: Stage, event: str) -> int:
@@ -201,13 +284,7 @@ def held(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [1, 2])
 async def test_a_storm_of_hangups_ends_no_process(number: int) -> None:
-    class Stormy(Loud):
-        def _configure(self) -> None:
-            super()._configure()
-            path = self.folder / "gateway.toml"
-            path.write_text(path.read_text().replace("workers = 3", f"workers = {number}", 1))
-
-    stage, done = Stormy(), asyncio.Event()
+    stage, done = Loud(number), asyncio.Event()
     storm = asyncio.create_task(stage.storm(done))
     async with stage:
         accepted: set[int] = set()

@@ -3,6 +3,7 @@
 A run's sender must be it, and an event that it caused is our own. https://docs.github.com/en/rest/users/users#get-a-user
 """
 
+import asyncio
 import contextlib
 import logging
 from typing import Final, TypeVar
@@ -18,6 +19,7 @@ from gateway.store import Store
 from gateway.structs import replace
 
 REMEMBER_S: Final = 400 * 86_400
+KNOWN_S: Final = 2.0  # a start that knows the answer waits no longer for it: providers wait for the start
 C = TypeVar("C", Base, Configuration)
 
 
@@ -25,15 +27,18 @@ async def sender_id(configured: int | None, github: GitHubApp, store: Store) -> 
     """Return the bot's user id: as configured, else from GitHub, else as last known. Raises Unavailable `sender-unknown`."""
     if configured is not None:
         return configured
-    fact = _fact(github.app_id)
-    try:
-        found = await github.app_bot_id()
-    except (Unavailable, GitHubRefusal) as error:
+    fact, known = _fact(github.app_id), None
+    with contextlib.suppress(Unavailable):  # a store that is away now is no matter where GitHub answers
         known = await store.recall(fact)
+    try:
+        async with asyncio.timeout(None if known is None else KNOWN_S):
+            found = await github.app_bot_id()
+    except (Unavailable, GitHubRefusal, TimeoutError) as error:
+        reason = "timeout" if isinstance(error, TimeoutError) else error.reason
         if known is None:
-            log.event("sender-unknown", logging.ERROR, reason=error.reason, fix="set github.sender_id")
+            log.event("sender-unknown", logging.ERROR, reason=reason, fix="set github.sender_id")
             raise Unavailable("sender-unknown", 60) from None
-        log.event("sender-remembered", logging.WARNING, reason=error.reason, sender_id=int(known))
+        log.event("sender-remembered", logging.WARNING, reason=reason, sender_id=int(known))
         return int(known)
     if found == GITHUB_ACTIONS_BOT:  # any job could pass as it
         raise Unavailable("sender-unknown", 60)

@@ -29,6 +29,10 @@ POLL_S = 1.0  # a change is taken when two looks in a row saw the same: within a
 EDITED_S = 15.0  # a file that is written over in place leaves no mark on its folder: it is looked for so often
 A_FILE_S = 0.01  # or so seldom for each file there is, where those are many
 RACY_S = 2.0  # a mark first seen so shortly before a look may stand for a later change too: clocks of file systems are coarse
+MORE_S, MORE_A_FILE_S = (
+    3.0,
+    0.002,
+)  # of a folder that is never still what is new is taken so often: nothing ends by that
 MOVING_S = 30.0  # a folder that is never still is told about after so long
 
 
@@ -83,6 +87,7 @@ class Reloader:
         self._refused: tuple[Problem, ...] = ()  # of the last set, as they were told
         self._again_at = math.inf
         self._moving_since: float | None = None
+        self._more_at = math.inf
         self.read_at = -math.inf  # when the folder was last seen to hold what we run on, by the loop's clock
 
     def ask(self) -> None:
@@ -109,7 +114,10 @@ class Reloader:
                 continue
             now = seen.stamp
             due = wanted or now != taken
-            if not self._moves(at, moving=due and now != last) and due and await self._take(now, asked=asked):
+            if self._moves(at, moving=due and now != last):
+                if await self._take_more(now, at):
+                    taken = now
+            elif due and await self._take(now, asked=asked):
                 taken, asked = (now if self._refused else self._gateway.configuration.stamp), False
             if now == taken and seen is not before and not self._refused:
                 self.read_at = at
@@ -120,12 +128,22 @@ class Reloader:
         if not moving:
             self._moving_since = None
         elif self._moving_since is None:
-            self._moving_since = at
+            self._moving_since, self._more_at = at, at + MORE_S
         elif at - self._moving_since > MOVING_S:
             folder = str(self._gateway.configuration.folder)
             log.event("reload-waits", logging.WARNING, folder=folder, problem="it changes all the time")
             self._moving_since = math.inf
         return moving
+
+    async def _take_more(self, now: Stamp, at: float) -> bool:
+        """Take what somebody enrolls one after the other, while the folder is not still for it."""
+        if at < self._more_at:
+            return False
+        self._more_at = at + max(MORE_S, MORE_A_FILE_S * len(now))
+        if await reload(self._gateway, now, more_alone=True) != ():
+            return False
+        self._catch_up_at, self._refused, self._again_at = 0.0, (), math.inf
+        return True
 
     async def _take(self, now: Stamp, *, asked: bool) -> bool:
         """Reload. False: the folder is not as `now` any more, so nothing is known of it.
@@ -163,15 +181,17 @@ class Reloader:
         return True
 
 
-async def reload(gateway: Gateway, expected: Stamp) -> tuple[Problem, ...] | None:
+async def reload(gateway: Gateway, expected: Stamp, *, more_alone: bool = False) -> tuple[Problem, ...] | None:
     """Take the configuration anew; a bad one keeps the old, and its problems are returned.
 
-    None: the folder was not as `expected` before and after it was read.
+    None: the folder was not as `expected` before and after it was read, or something but more enrollments is new in it.
     """
     before = gateway.configuration
     try:
         configuration = await asyncio.to_thread(load_configuration, before.file, before)
         if configuration.stamp == MOVING or (configuration.folder == before.folder and configuration.stamp != expected):
+            return None
+        if more_alone and not _is_more(before, configuration):
             return None
         prepared = gateway.prepare(configuration)
         gateway.keys.replace(configuration.settings)
@@ -185,6 +205,12 @@ async def reload(gateway: Gateway, expected: Stamp) -> tuple[Problem, ...] | Non
         log_inactive(configuration)
         return ()
     return problems if await asyncio.to_thread(folder_stamp, before.folder) == expected else None
+
+
+def _is_more(before: Configuration, now: Configuration) -> bool:
+    known = {one.subscription.digest: one for one in now.enrolled}
+    kept = all(known.get(one.subscription.digest) == one for one in before.enrolled)
+    return kept and now.settings == before.settings and len(known) > len(before.enrolled)
 
 
 def log_restart(started: Settings, now: Settings) -> None:

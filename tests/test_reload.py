@@ -360,6 +360,34 @@ async def test_a_signal_takes_no_half_written_folder(config: Path) -> None:
         await until(lambda: gateway.digests() == {digest, second})  # it was not asked in vain
 
 
+async def test_what_is_enrolled_one_after_the_other_is_taken_meanwhile_and_nothing_ends_by_that(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop of `gateway enroll` over a hundred documents gives no look the same folder twice."""
+    monkeypatch.setattr(reload_module, "MORE_S", 0.2)
+    folder = config.parent / "enrolled"
+    first = enroll(folder, LINEAR, "linear-acme")
+    entry = (folder / LINEAR.name).with_suffix(".toml")
+    text = entry.read_text()
+    async with watched(config) as (gateway, _):
+
+        async def move(condition: Any) -> None:
+            for number in range(200):
+                (folder / "other.toml").write_text(f"# {number}\n")
+                await asyncio.sleep(0.02)
+                if condition():
+                    return
+            raise AssertionError
+
+        moved = asyncio.get_running_loop().time() + 1.0
+        entry.write_text("# the rest of it is yet to come\n")
+        second = enroll(folder, GITHUB, "github-acme")
+        await move(lambda: asyncio.get_running_loop().time() > moved)
+        assert gateway.digests() == {first}
+        entry.write_text(text)
+        await move(lambda: gateway.digests() == {first, second})
+
+
 async def test_a_folder_that_is_never_still_is_told(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

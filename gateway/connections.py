@@ -16,8 +16,8 @@ import h11
 import hypercorn.protocol
 from hypercorn.asyncio import run as hypercorn_run
 from hypercorn.asyncio.tcp_server import TCPServer
-from hypercorn.events import Event, RawData, Updated
-from hypercorn.protocol.events import Request
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.events import Body, EndBody, Request
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 
@@ -26,6 +26,8 @@ from gateway import log
 RESERVED = 256  # descriptors for the store, GitHub, providers and files
 ENOUGH = 1_048_576
 SAID_S = 60.0
+CLOSE_S = 5.0  # for the rest of the last answer: at most 64 KiB, besides what the kernel holds
+LAST = {h11.MUST_CLOSE, h11.CLOSED, h11.ERROR}  # of a peer: nothing more is to be read from it
 
 
 class Connections:
@@ -74,8 +76,39 @@ class Http11(H11Protocol):
     passes over the head, a tenth of what the server does for a request.
     """
 
-    async def _check_protocol(self, event: h11.Request) -> None:
-        """Stay with HTTP/1.1."""
+    async def handle(self, event: Event) -> None:
+        """Take what was read; what follows a last request is no request: https://www.rfc-editor.org/rfc/rfc9112#section-9.6."""
+        if not (isinstance(event, RawData) and self.connection.their_state in LAST):
+            await super().handle(event)
+        if isinstance(event, Closed):
+            await self.can_read.set()  # no answer comes that would
+
+    async def _handle_events(self) -> None:
+        """Hypercorn's waits for ever for a request's end that was before, and answers 400 for what follows a last one."""
+        while self.connection.their_state not in LAST:
+            if self.connection.they_are_waiting_for_100_continue:
+                await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
+            try:
+                event = self.connection.next_event()
+            except h11.RemoteProtocolError as error:
+                if self.connection.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+                    await self._send_error_response(error.error_status_hint)
+                await self.send(Closed())
+                return
+            if isinstance(event, h11.Request):
+                await self.send(Updated(idle=False))
+                await self._create_stream(event)
+            elif self.stream is None or event is h11.NEED_DATA or isinstance(event, h11.ConnectionClosed):
+                return  # without a request that is on nobody would wake us
+            elif event is h11.PAUSED:
+                await self.can_read.clear()
+                await self.can_read.wait()
+                if self.connection.our_state is not h11.IDLE:
+                    return  # the connection ended with the answer
+            elif isinstance(event, h11.Data):
+                await self.stream.handle(Body(stream_id=STREAM_ID, data=event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                await self.stream.handle(EndBody(stream_id=STREAM_ID))
 
     async def _create_stream(self, request: h11.Request) -> None:
         stream = HTTPStream(
@@ -138,7 +171,7 @@ class Idle:
                     return  # it is closed with its answer
                 break
             left = keep if self._since is None else self._since + keep - connection.loop.time()
-        await asyncio.shield(connection._initiate_server_close())  # noqa: SLF001 (what its own calls)
+        await connection._close()  # noqa: SLF001
 
 
 def install() -> Connections:
@@ -161,8 +194,22 @@ def install() -> Connections:
                 return
             try:
                 await super().run()
+            except asyncio.CancelledError:
+                log.event("connection-cut", logging.WARNING)  # the drain is over
+            except Exception:  # noqa: BLE001 (one that got out would end the drain of all others)
+                log.LOGGER.exception("connection-bug", extra={"event": "connection-bug"})
             finally:
                 connections.give(address)
+
+        async def _close(self) -> None:
+            late = self.loop.call_later(CLOSE_S, self.writer.transport.abort)
+            try:
+                with contextlib.suppress(
+                    OSError
+                ):  # Hypercorn knows some of them; a peer that is gone is also a TimeoutError
+                    await super()._close()
+            finally:
+                late.cancel()
 
         async def _read_data(self) -> None:
             await super()._read_data()
@@ -171,7 +218,10 @@ def install() -> Connections:
         async def protocol_send(self, event: Event) -> None:
             if isinstance(event, RawData) and not event.data:
                 return  # the end of a body of known length has no bytes
-            await super().protocol_send(event)
+            try:
+                await super().protocol_send(event)
+            except OSError:
+                await self.protocol.handle(Closed())
             if isinstance(event, Updated) and event.idle and self.reader.at_eof():
                 self.idle_task.end()
 

@@ -1,7 +1,6 @@
 """The HTTP servers below the application: Hypercorn, or Uvicorn where the operator chose it. Both get the same plain ASGI app."""
 
 import asyncio
-import contextlib
 import logging
 import re
 import socket
@@ -12,7 +11,6 @@ from urllib.parse import unquote
 from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
 
-DISCARD_S: Final = 15.0
 DRAIN_S: Final = 20.0  # above the body deadline (8) plus the store's time (2), so that no request is cut off
 KEEP_ALIVE_S: Final = 60
 HEAD_BYTES: Final = 32_768
@@ -55,16 +53,18 @@ def guard(app: Any) -> Any:
     """Keep from the application what the server below would let happen.
 
     HTTP/2 without a negotiation is refused; its preface reads as a request of that version.
-    A body that is answered before its end is read on beside the answer: the server's queue of ten pieces would fill, its
-    reader and the answer's end would wait for each other, and the connection and its descriptor would never be freed.
+    A body that the application leaves before its end, answered or not, is read on until it or its connection ends: the
+    server's queue of ten pieces would fill, its reader and the request's end would wait for each other, and the connection
+    and its descriptor would never be freed.
     A target in absolute form is brought to its path.
     """
+    beside: set[asyncio.Task[None]] = set()  # a loop keeps no task alive by itself
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        ended, discarding = False, None
+        ended = discarding = False
 
         async def counted() -> Any:
             nonlocal ended
@@ -73,24 +73,29 @@ def guard(app: Any) -> Any:
             return message
 
         async def discard() -> None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DISCARD_S):
-                    while not ended:
-                        await counted()
+            while not ended:
+                await counted()
+
+        def read_on() -> None:
+            nonlocal discarding
+            if not discarding and not ended:
+                discarding = True
+                task = asyncio.create_task(discard())
+                beside.add(task)
+                task.add_done_callback(beside.discard)
 
         async def answering(message: Any) -> None:
-            nonlocal discarding
-            if discarding is None and not ended:
-                discarding = asyncio.create_task(discard())
+            read_on()
             await send(message)
 
         if scope["http_version"].startswith("2"):
             await answering({"type": "http.response.start", "status": 505, "headers": [(b"content-length", b"0")]})
             await answering({"type": "http.response.body", "body": b""})
-        else:
+            return
+        try:
             await app(origin_form(scope), counted, answering)
-        if discarding is not None:
-            await discarding
+        finally:
+            read_on()
 
     return guarded
 

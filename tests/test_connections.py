@@ -44,23 +44,34 @@ def test_as_many_descriptors_as_we_may() -> None:
 
 
 class Served:
-    """Hypercorn with our connections; `GET /slow` takes three times the keep-alive time."""
+    """Hypercorn with our connections. `/slow` takes three times the keep-alive time; see `app` for the other paths."""
 
     def __init__(self, port: int, stop: asyncio.Event) -> None:
         self.port, self.stop, self.asked = port, stop, asyncio.Event()
         self.seen: list[Any] = []
+        self.serving: asyncio.Task[None]
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             raise NotImplementedError  # no lifespan
         self.seen.append(scope)
         self.asked.set()
+        if scope["path"] == "/leaves":  # without an answer and with the body unread
+            await asyncio.sleep(0.3)
+            return
+        if scope["path"] == "/raises":
+            await asyncio.sleep(0.3)
+            raise NotImplementedError
         while (await receive()).get("more_body"):
             pass
         if scope["path"] == "/slow":
             await asyncio.sleep(3 * KEEP_S)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
+        length = {"/big": 50_000_000, "/half": 10}.get(scope["path"], 0)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % length)]})
+        if scope["path"] == "/half":
+            await send({"type": "http.response.body", "body": b"abc", "more_body": True})
+            raise NotImplementedError  # with three bytes of ten sent
+        await send({"type": "http.response.body", "body": b"a" * length})
 
     async def ask(self, *lines: str, line: str = "GET / HTTP/1.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -69,17 +80,22 @@ class Served:
 
 
 @pytest.fixture
-async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+async def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     monkeypatch.setattr(engines, "KEEP_ALIVE_S", KEEP_S)
+    monkeypatch.setattr(ours, "CLOSE_S", 0.5, raising=False)
+    monkeypatch.setattr(engines, "DRAIN_S", 5.0)
     monkeypatch.setattr("hypercorn.asyncio.run.TCPServer", TCPServer)  # put back what `install` replaces
     monkeypatch.setattr("hypercorn.protocol.H11Protocol", H11Protocol)
     ours.install()
     listener = socket.create_server(("127.0.0.1", 0))
     one = Served(listener.getsockname()[1], asyncio.Event())
-    serving = asyncio.create_task(engines.hypercorn(one.app, listener, one.stop))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, getattr(request, "param", 0) * 1000)
+    one.serving = asyncio.create_task(engines.hypercorn(one.app, listener, one.stop))
     yield one
     one.stop.set()
-    await asyncio.wait_for(serving, 30)
+    done, _ = await asyncio.wait({one.serving}, timeout=30)
+    assert done
+    assert one.serving.exception() is None
 
 
 async def answered(reader: asyncio.StreamReader) -> bytes:
@@ -171,3 +187,128 @@ async def test_names_of_headers_reach_the_application_in_lower_case(served: Serv
     names = [(b"host", b"x"), (b"x-hub-signature-256", b"sha256=AbC"), (b"x-twice", b"1"), (b"x-twice", b"2")]
     assert served.seen[-1]["headers"] == names
     writer.close()
+
+
+def no_reader(port: int, *lines: bytes) -> socket.socket:
+    """Ask, and read nothing of the answer."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
+    client.sendall(b"\r\n".join((*lines, b"host: x", b"", b"")))
+    return client
+
+
+async def until_gone(before: set[asyncio.Task[Any]], within_s: float) -> None:
+    """Nothing of a connection is left: no task, and so no descriptor."""
+    _, left = await asyncio.wait(asyncio.all_tasks() - before, timeout=within_s)
+    assert not left
+
+
+@pytest.mark.parametrize(
+    "more", [b"\r\n", b"GET /b HTTP/1.1\r\nhost: x\r\n\r\n", b"\x00" * 9], ids=["end", "request", "junk"]
+)
+@pytest.mark.parametrize(
+    "last", [b"GET / HTTP/1.1\r\nconnection: close", b"GET /slow HTTP/1.1\r\nconnection: close", b"GET / HTTP/1.0"]
+)
+async def test_what_follows_a_last_request_changes_nothing(served: Served, last: bytes, more: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(last + b"\r\nhost: x\r\n\r\n" + more)
+    await asyncio.sleep(0.1)
+    writer.write(more)
+    with contextlib.suppress(ConnectionError):
+        got = await asyncio.wait_for(reader.read(), 10)
+    assert [line[9:12] for line in got.split(b"\r\n") if line.startswith(b"HTTP/")] == [b"200"]
+    assert len(served.seen) == 1
+    writer.close()
+
+
+async def test_a_request_behind_a_broken_answer_leaves_nothing_behind(served: Served) -> None:
+    before = asyncio.all_tasks()
+    for _ in range(20):
+        _, writer = await served.ask("", "GET / HTTP/1.1", "host: x", line="GET /half HTTP/1.1")
+        writer.close()
+    await until_gone(before, 10)
+
+
+async def test_a_request_behind_the_last_answer_of_a_drain_holds_nothing_up(served: Served) -> None:
+    reader, writer = await served.ask("", "GET /b HTTP/1.1", "host: x", line="GET /slow HTTP/1.1")
+    await asyncio.wait_for(served.asked.wait(), 10)
+    served.stop.set()
+    assert await answered(reader) == b"HTTP/1.1 200 "
+    await asyncio.wait({served.serving}, timeout=1)  # far from what a drain may take
+    assert served.serving.done()
+    assert len(served.seen) == 1
+    writer.close()
+
+
+@pytest.mark.parametrize("path", ["/leaves", "/raises"])
+async def test_a_body_that_the_application_leaves_is_read_to_its_end(served: Served, path: str) -> None:
+    before = asyncio.all_tasks()
+    reader, writer = await served.ask("transfer-encoding: chunked", line=f"POST {path} HTTP/1.1")
+    writer.write(b"2\r\naa\r\n" * 5_000)  # far more pieces than the server's queue takes
+    assert await answered(reader) == b"HTTP/1.1 500 "
+    await until_gone(before, 10)
+    writer.close()
+
+
+@pytest.mark.parametrize("how", [b"", b"connection: close"])
+async def test_who_reads_nothing_ends_with_the_drain(
+    served: Served, how: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = no_reader(served.port, b"GET /big HTTP/1.1", *filter(None, [how]))
+    await asyncio.wait_for(served.asked.wait(), 10)
+    served.stop.set()
+    await asyncio.wait({served.serving}, timeout=10)
+    assert served.serving.done()
+    assert "connection-cut" in caplog.messages
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+    client.close()
+
+
+async def test_who_read_none_of_its_answers_ends_with_its_idle_time(served: Served) -> None:
+    before = asyncio.all_tasks()
+    client = no_reader(served.port, b"GET / HTTP/1.1")
+    for _ in range(400):
+        with contextlib.suppress(BlockingIOError):
+            client.sendall(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n" * 50)
+        await asyncio.sleep(0)
+    await until_gone(before, 10)
+    client.close()
+
+
+@pytest.mark.parametrize("served", [1], indirect=True)
+async def test_who_is_cut_off_by_the_kernel_ends_alone(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """With TimeoutError, which Hypercorn let through: the drain ended for all."""
+    busy, writer = await served.ask(line="GET /slow HTTP/1.1")
+    client = no_reader(served.port, b"GET /big HTTP/1.1")
+    await asyncio.sleep(0.2)
+    served.stop.set()
+    assert await answered(busy) == b"HTTP/1.1 200 "
+    await asyncio.wait({served.serving}, timeout=10)
+    assert served.serving.done()
+    assert not [
+        record for record in caplog.records if record.levelno >= logging.ERROR and record.name != "hypercorn.error"
+    ]
+    writer.close()
+    client.close()
+
+
+async def test_a_bug_on_one_connection_ends_it_alone(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    create = ours.Http11._create_stream
+
+    async def broken(self: ours.Http11, request: Any) -> None:
+        if request.target == b"/bug":
+            raise ZeroDivisionError
+        await create(self, request)
+
+    monkeypatch.setattr(ours.Http11, "_create_stream", broken)
+    busy, writer = await served.ask(line="GET /slow HTTP/1.1")
+    await asyncio.wait_for(served.asked.wait(), 10)
+    _, other = await served.ask(line="GET /bug HTTP/1.1")
+    served.stop.set()
+    assert await answered(busy) == b"HTTP/1.1 200 "
+    assert "connection-bug" in caplog.messages
+    writer.close()
+    other.close()

@@ -204,9 +204,7 @@ def install() -> Connections:
         async def _close(self) -> None:
             late = self.loop.call_later(CLOSE_S, self.writer.transport.abort)
             try:
-                with contextlib.suppress(
-                    OSError
-                ):  # Hypercorn knows some of them; a peer that is gone is also a TimeoutError
+                with contextlib.suppress(OSError):  # also the TimeoutError of one that the kernel gave up
                     await super()._close()
             finally:
                 late.cancel()

@@ -9,7 +9,7 @@ from gateway.demo import Stage
 
 
 def lines(stage: Stage) -> list[dict[str, Any]]:
-    text = (stage.folder / "gateway.log").read_text()
+    text = (stage.folder / "gateway.log").read_text().rpartition("\n")[0]  # the last line may still be written
     return [json.loads(line) for line in text.splitlines() if line[:1] == "{"]
 
 

@@ -63,6 +63,7 @@ async def gone(pids: list[int], within_s: float = 20) -> None:
 
 async def test_a_killed_worker_is_replaced_and_nothing_accepted_is_lost() -> None:
     async with Several() as stage:
+        await stage.all_serving()
         pids = workers(stage.receiver.pid)
         assert len(pids) == 3
         accepted: set[int] = set()
@@ -98,7 +99,7 @@ async def test_a_killed_worker_is_replaced_and_nothing_accepted_is_lost() -> Non
 
 async def test_workers_end_with_their_parent_however_that_ends() -> None:
     async with Several() as stage:
-        pids = workers(stage.receiver.pid)
+        pids = list(await stage.all_serving())
         stage.receiver.kill()
         await stage.receiver.wait()
         await gone(pids, 30)
@@ -239,13 +240,18 @@ def logged(stage: Stage, event: str) -> int:
 
 async def test_one_metrics_page_counts_for_all_workers() -> None:
     async with Several() as stage:
+        await stage.all_serving()
         sample = next(s for s in stage.samples if s["source"] == "linear-acme")
         sent = 40
-        for _ in range(sent):
+
+        async def send() -> None:
             headers, body = stage.signed(sample, time.time())
             headers["connection"] = "close"  # a new connection each time, for whichever worker takes it
             async with stage.session.post(f"{stage.public}/hooks/linear-acme", data=body, headers=headers) as response:
                 assert response.status == 200
+
+        for _ in range(sent // 8):
+            await asyncio.gather(*(send() for _ in range(8)))  # one worker is still busy where another could take it
         end, counted = time.monotonic() + 10, 0.0
         while counted < sent and time.monotonic() < end:
             await asyncio.sleep(0.5)

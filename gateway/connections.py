@@ -1,8 +1,8 @@
 """The connections of this process: HTTP/1.1 alone, ended with their peers, and never so many that no descriptor is left.
 
 Hypercorn 0.18 keeps a connection whose peer is gone until its keep-alive runs out: a sender that opens one a delivery would
-leave all of them behind for a minute (https://github.com/pgjones/hypercorn/issues/241). And it takes what the kernel has for it; a process without a descriptor can read no
-file and reach no store.
+leave all of them behind for a minute (https://github.com/pgjones/hypercorn/issues/241). And it takes what the kernel has for
+it; a process without a descriptor can read no file and reach no store.
 """
 
 import asyncio
@@ -171,11 +171,11 @@ class Idle:
                     return  # it is closed with its answer
                 break
             left = keep if self._since is None else self._since + keep - connection.loop.time()
-        await connection._close()  # noqa: SLF001
+        await connection._close()  # noqa: SLF001 (in this task: what Hypercorn shields outlives its connection)
 
 
 def install() -> Connections:
-    """Have Hypercorn's connections of this process counted and ended."""
+    """Have Hypercorn's connections of this process counted, ended, and of HTTP/1.1."""
     most = raise_limit()
     connections = Connections(max(most - RESERVED, most // 2))
 

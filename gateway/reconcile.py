@@ -34,10 +34,8 @@ LOOKS: Final = 10  # that one refused run causes where GitHub is away: its dispa
 WATCH_S: Final = 1.0
 REFUSED_S: Final = 900.0  # between looks of its own at what GitHub is there for and does not show
 CURRENT_S: Final = 400 * 86_400
-GOOD, UNREAD = (
-    "1",
-    "unread",
-)  # the last look found an enrollment good; it once was, and an operator's act came before a look
+GOOD: Final = "1"  # the last look found an enrollment good
+UNREAD: Final = "unread"  # it once was good, and an operator's act came before a look
 
 
 class Row(Value):

@@ -29,10 +29,8 @@ POLL_S = 1.0  # a change is taken when two looks in a row saw the same: within a
 EDITED_S = 15.0  # a file that is written over in place leaves no mark on its folder: it is looked for so often
 A_FILE_S = 0.01  # or so seldom for each file there is, where those are many
 RACY_S = 2.0  # a mark first seen so shortly before a look may stand for a later change too: clocks of file systems are coarse
-MORE_S, MORE_A_FILE_S = (
-    3.0,
-    0.002,
-)  # of a folder that is never still what is new is taken so often: nothing ends by that
+MORE_S = 3.0  # of a folder that is never still what is new is taken so often: nothing ends by that
+MORE_A_FILE_S = 0.002  # or so seldom for each file there is
 MOVING_S = 30.0  # a folder that is never still is told about after so long
 
 

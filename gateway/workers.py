@@ -37,9 +37,8 @@ OTHER = 4  # and of a worker whose configuration names another store or App than
 UNSTARTED = -1000  # the system had no process to give
 REFUSED_S = 5.0  # a configuration is mended by a person: looked at so often
 DRAIN_S = 40.0  # above what a worker takes at most: requests 20, dispatches 15
-STARTED = (
-    "GATEWAY_WORKERS_STARTED"  # what the workers run on, told to each by its environment: only our user can read that
-)
+# What the workers run on, told to each by its environment: only our user can read that.
+STARTED = "GATEWAY_WORKERS_STARTED"
 
 
 def run(config: Path, role: str, admin_bind: str | None) -> int:

@@ -53,7 +53,7 @@ class Served:
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
-            raise NotImplementedError  # no lifespan
+            raise RuntimeError("no lifespan")
         self.seen.append(scope)
         self.asked.set()
         if scope["path"] == "/leaves":  # without an answer and with the body unread
@@ -61,7 +61,7 @@ class Served:
             return
         if scope["path"] == "/raises":
             await asyncio.sleep(0.3)
-            raise NotImplementedError
+            raise RuntimeError("a bug with the body unread")
         while (await receive()).get("more_body"):
             pass
         if scope["path"] == "/slow":
@@ -70,7 +70,7 @@ class Served:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % length)]})
         if scope["path"] == "/half":
             await send({"type": "http.response.body", "body": b"abc", "more_body": True})
-            raise NotImplementedError  # with three bytes of ten sent
+            raise RuntimeError("a bug with three bytes of ten sent")
         await send({"type": "http.response.body", "body": b"a" * length})
 
     async def ask(self, *lines: str, line: str = "GET / HTTP/1.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -63,8 +63,7 @@ async def gone(pids: list[int], within_s: float = 20) -> None:
 
 async def test_a_killed_worker_is_replaced_and_nothing_accepted_is_lost() -> None:
     async with Several() as stage:
-        await stage.all_serving()
-        pids = workers(stage.receiver.pid)
+        pids = list(await stage.all_serving())
         assert len(pids) == 3
         accepted: set[int] = set()
 

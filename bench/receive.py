@@ -50,6 +50,8 @@ class Side:
     def __str__(self) -> str:
         if self.kind == "ceiling":
             return f"{self.engine.capitalize()} + Starlette, body read"
+        if self.kind == "least":
+            return f"least work ({self.engine.capitalize()})"
         if self.kind != "gateway":
             return {"node": "Node, durable", "gidgethub": "gidgethub, durable", "webhook": "webhook (Go)"}[self.kind]
         marks = [
@@ -86,18 +88,21 @@ ROWS = (
         CEILING,
         8,
         goals=(("rps", 0.80), ("cpu", 1.30), ("p99", 2.0)),
-        floors=(("rps", 0.35), ("cpu", 2.4), ("p99", 4.0)),
+        floors=(("rps", 0.44), ("cpu", 2.2), ("p99", 3.0)),
     ),
-    Row(GATEWAY, CEILING, 25, goals=(("rps", 0.65),), floors=(("rps", 0.30),)),
+    Row(GATEWAY, CEILING, 25, goals=(("rps", 0.65),), floors=(("rps", 0.42),)),
     Row(GATEWAY, CEILING, 8, 128),
-    Row(Side(workers=2), GATEWAY, 8, 128, goals=(("rps", 1.6),)),
-    Row(Side(fsync="always"), GATEWAY, goals=(("rps", 0.85),), floors=(("rps", 0.70),)),
+    Row(Side(workers=2), GATEWAY, 8, 128, goals=(("rps", 1.6),), floors=(("rps", 1.6),)),
+    Row(Side(fsync="always"), GATEWAY, goals=(("rps", 0.85),), floors=(("rps", 0.85),)),
     Row(Side(enrolled=10_000), Side(enrolled=10), goals=(("cpu", 1.5),), floors=(("cpu", 1.5),)),
-    Row(Side(forged=True), GATEWAY, goals=(("cpu", 0.6),), floors=(("cpu", 0.75),)),
+    Row(Side(forged=True), GATEWAY, goals=(("cpu", 0.6),), floors=(("cpu", 0.65),)),
     Row(FAST, Side("ceiling", "uvicorn")),
-    Row(FAST, GATEWAY, floors=(("cpu", 0.75),)),
-    Row(FAST, Side("node"), goals=(("rps", 1.0),)),
+    Row(FAST, GATEWAY, floors=(("cpu", 0.65),)),
+    Row(FAST, Side("node"), goals=(("rps", 1.0),), floors=(("rps", 0.40),)),
     Row(GATEWAY, Side("node")),
+    Row(Side("least"), CEILING),
+    Row(Side("least"), CEILING, 25),
+    Row(Side("least", "uvicorn"), Side("node")),
     Row(GATEWAY, Side("gidgethub")),
     Row(GATEWAY, Side("webhook")),
 )
@@ -143,7 +148,7 @@ class Running:
 
 @contextlib.contextmanager
 def peer(command: list[str], port: int, **options: object) -> Iterator[Running]:
-    with process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options) as started:
+    with process(command, **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}) as started:
         wait_for(port)
         yield Running(port, started.pid)
 
@@ -164,6 +169,10 @@ def running(side: Side, folder: Path) -> Iterator[Running]:
         if side.kind == "gateway":
             made = gateway(folder / "g", url, enrolled=side.enrolled, workers=side.workers, engine=side.engine)
             port, pid = stack.enter_context(made)
+        elif side.kind == "least":
+            command = [sys.executable, str(PEERS / "least.py"), str(port), url, SECRET.decode(), side.engine]
+            with (folder / "least.log").open("ab") as log:
+                pid = stack.enter_context(peer(command, port, stderr=log)).pid
         elif side.kind == "node":
             if shutil.which("node") is None or not (PEERS / "node_modules").exists():
                 raise Missing("install Node, then: npm install --prefix bench/peers")

@@ -191,7 +191,10 @@ def start(folder: Path, rounds: int = 5) -> None:
                 took[name].append(first_answer_s([sys.executable, "-c", code, str(port), url], port, folder))
     middle = {name: statistics.median(one) for name, one in took.items()}
     print(f"   first delivery answered by bare Hypercorn + redis + cryptography after {middle['bare']:.2f} s")
-    for name, title in (("gateway", "the gateway (goal at most 1.5)"), ("libraries", "bare with the gateway's libraries")):
+    for name, title in (
+        ("gateway", "the gateway (goal at most 1.5)"),
+        ("libraries", "bare with the gateway's libraries"),
+    ):
         ratios = sorted(a / b for a, b in zip(took[name], took["bare"], strict=True))
         spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
         print(f"   {title}: after {middle[name]:.2f} s, {spread}", flush=True)

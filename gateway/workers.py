@@ -4,7 +4,7 @@ This process binds, owns the embedded store, starts the workers and watches them
 is a whole `gateway serve`: leases and locks in the store keep what they share apart. The first has the admin side. A
 worker that ends is started again; when that does not help, all end, so that the supervisor above starts us anew. One
 that finds the configuration bad by now, or naming another store, is started again later: those that read it while it was
-good go on. Each says on its standard output when it serves.
+good go on. Each says on its standard output that it serves, again and again; one that falls silent hangs, and is killed.
 The order of the end: workers drain, then the store stops.
 """
 
@@ -36,6 +36,8 @@ BAD = 2  # the exit code of what refuses its configuration
 OTHER = 4  # and of a worker whose configuration names another store or App than the workers run on
 UNSTARTED = -1000  # the system had no process to give
 REFUSED_S = 5.0  # a configuration is mended by a person: looked at so often
+BEAT_S = 2.0  # a worker says so often that it serves
+SILENT_S = 15.0  # one that says nothing twice as long hangs: longer than anything keeps a loop that still turns
 DRAIN_S = 40.0  # above what a worker takes at most: requests 20, dispatches 15
 # What the workers run on, told to each by its environment: only our user can read that.
 STARTED = "GATEWAY_WORKERS_STARTED"
@@ -74,14 +76,16 @@ def run_worker(config: Path, role: str, number: int, parent: int, count: int, so
     taken = {name: socket.socket(fileno=number_) for name, number_ in sockets.items()}
     for one in taken.values():
         one.setblocking(False)
+    os.set_blocking(1, False)  # `_say_serving` must not wait for a supervisor that does not read
     binds = {"worker": str(number)}
     connections.install()
     return uvloop.run(server.serve(configuration, role, taken, binds, count, _say_serving))
 
 
 def _say_serving() -> None:
-    with contextlib.suppress(OSError):  # who would read it is gone, which ends us anyway
+    with contextlib.suppress(OSError):  # who would read it does not, or is gone, which ends us anyway
         os.write(1, b"1")
+    asyncio.get_running_loop().call_later(BEAT_S, _say_serving)
 
 
 def _shared(settings: Settings) -> str:
@@ -157,20 +161,37 @@ class Supervisor:
             log.event("worker-unstarted", logging.ERROR, worker=number, problem=error.strerror)
             return UNSTARTED
         self._processes[number] = process
-        serving = asyncio.create_task(self._served(number, process))
+        listening = asyncio.create_task(self._listen(number, process))
         ended, stopping = asyncio.create_task(process.wait()), asyncio.create_task(self._stop.wait())
         await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not ended.done():
             await self._drain(number, process, ended)
-        serving.cancel()
+        listening.cancel()
         return None if self._stop.is_set() else ended.result()
 
-    async def _served(self, number: int, process: asyncio.subprocess.Process) -> None:
+    async def _listen(self, number: int, process: asyncio.subprocess.Process) -> None:
+        """Note that a worker serves, and kill it when it does not any more: who is connected to it waits without end.
+
+        It is silent for two times running before that: the first may be our own, where we stood still and it did not.
+        """
         assert process.stdout is not None
-        if await process.stdout.read(1):
-            self._refused.pop(number, None)
-            self._begun.add(number)
+        if not await process.stdout.read(64):
+            return
+        self._refused.pop(number, None)
+        self._begun.add(number)
+        silent = 0
+        while silent < 2:
+            try:
+                async with asyncio.timeout(SILENT_S):
+                    if not await process.stdout.read(64):
+                        return
+                silent = 0
+            except TimeoutError:
+                silent += 1
+        log.event("worker-hung", logging.ERROR, worker=number)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
     def _give_up(self, number: int, code: int, ends: deque[float], *, first: bool) -> bool:
         """Whether starting again cannot help: none can start or serve, or one ends again and again."""

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from gateway.demo import Stage
+from gateway.workers import BEAT_S, SILENT_S
 from tests.e2e.test_end import dispatched, load, numbers_in
 
 pytestmark = pytest.mark.e2e
@@ -215,6 +216,29 @@ async def test_a_worker_that_the_system_cannot_start_is_started_when_it_can() ->
         assert len(accepted) == 9
         resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
         assert len(await stage.all_serving(4)) == 3
+
+
+async def test_a_worker_that_hangs_is_replaced() -> None:
+    """It holds its connections and says nothing; the others go on, and what it had accepted is in the store."""
+    async with Several() as stage:
+        pids = await stage.all_serving()
+        hung = max(pids, key=number_of)
+        os.kill(hung, signal.SIGSTOP)
+        now = await stage.all_serving(4)
+        assert logged(stage, "worker-hung") == 1
+        assert len(now) == 3
+        assert pids - now == {hung}
+
+
+async def test_a_supervisor_that_stood_still_kills_nobody() -> None:
+    async with Several() as stage:
+        pids = await stage.all_serving()
+        stage.receiver.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(2 * SILENT_S + 2)
+        stage.receiver.send_signal(signal.SIGCONT)
+        await asyncio.sleep(2 * BEAT_S)
+        assert set(workers(stage.receiver.pid)) == pids
+        assert logged(stage, "worker-hung") == 0
 
 
 async def test_workers_end_at_once_while_one_of_them_waits_to_be_started_again() -> None:

@@ -11,7 +11,6 @@
 
 import argparse
 import asyncio
-import base64
 import contextlib
 import hashlib
 import hmac
@@ -28,11 +27,7 @@ from pathlib import Path
 
 from receive import PER_S, Running, measure, prepare
 from redis import Redis
-from stage import ROOT, SECRET, configuration, free_port, gateway, process, rss_mb, store, subscriptions, wait_for
-
-from gateway.envelope import EnvelopeEvent
-from gateway.errors import Unavailable
-from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
+from stage import ROOT, SECRET, configuration, fill, free_port, gateway, process, rss_mb, store, subscriptions, wait_for
 
 BARE = """
 import asyncio, signal, socket, sys
@@ -91,28 +86,6 @@ def post(port: int, delivery: tuple[dict[str, str], bytes]) -> int:
     status = connection.getresponse().status
     connection.close()
     return status
-
-
-async def fill(url: str, lanes: list[str], count: int) -> None:
-    opened = await Store.open(url, relaxed=True)
-
-    async def one(number: int) -> None:
-        target = f"https://github.com/acme/a-typical-repository/issues/{number}"
-        filters = {"organizations": "acme", "repositories": "acme/a-typical-repository"}
-        entry = QueueEntry(lanes[number % len(lanes)], EnvelopeEvent(target, "issue-opened", filters).queued(), "")
-        delivery, now = uuid7(), time.time()
-        digest = base64.urlsafe_b64encode(hashlib.sha256(str(number).encode()).digest()).rstrip(b"=").decode()
-        dedupe = (f"id:{uuid.uuid4()}", f"body:{digest}")
-        item = AdmitItem(dedupe, 259_200, None, (entry,))
-        kept = json.dumps({"id": delivery, "source": "github-acme", "received_at": now, "outcome": "forwarded"})
-        while True:
-            with contextlib.suppress(Unavailable):  # a busy machine: asking again is right
-                await opened.admit(Admit("github-acme", delivery, (item,), kept, now))
-                return
-
-    for start in range(0, count, 512):
-        await asyncio.gather(*map(one, range(start, min(start + 512, count))))
-    await opened.close()
 
 
 def used(redis: Redis) -> int:

@@ -1,6 +1,9 @@
 """What the benchmarks share: processes that are started and ended here, a store, the product, and what a process has used."""
 
+import asyncio
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -8,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from gateway.embedded import launch, server_binary, write_config  # noqa: E402
+from gateway.envelope import EnvelopeEvent  # noqa: E402
+from gateway.errors import Unavailable  # noqa: E402
+from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7  # noqa: E402
 from gateway.subscriptions import event_type_for, seal  # noqa: E402
 
 SECRET = b"bench-secret-of-no-value-at-all-0000"
@@ -128,6 +135,29 @@ def subscriptions(
         )
     (folder / "all.toml").write_text("\n".join(entries))
     return made
+
+
+async def fill(url: str, lanes: list[str], count: int) -> None:
+    """Queue events, through the store's own admission, for one lane after the other."""
+    opened = await Store.open(url, relaxed=True)
+
+    async def one(number: int) -> None:
+        target = f"https://github.com/acme/a-typical-repository/issues/{number}"
+        filters = {"organizations": "acme", "repositories": "acme/a-typical-repository"}
+        entry = QueueEntry(lanes[number % len(lanes)], EnvelopeEvent(target, "issue-opened", filters).queued(), "")
+        delivery, now = uuid7(), time.time()
+        digest = base64.urlsafe_b64encode(hashlib.sha256(str(number).encode()).digest()).rstrip(b"=").decode()
+        dedupe = (f"id:{uuid.uuid4()}", f"body:{digest}")
+        item = AdmitItem(dedupe, 259_200, None, (entry,))
+        kept = json.dumps({"id": delivery, "source": "github-acme", "received_at": now, "outcome": "forwarded"})
+        while True:
+            with contextlib.suppress(Unavailable):  # a busy machine: asking again is right
+                await opened.admit(Admit("github-acme", delivery, (item,), kept, now))
+                return
+
+    for start in range(0, count, 512):
+        await asyncio.gather(*map(one, range(start, min(start + 512, count))))
+    await opened.close()
 
 
 def configuration(

@@ -1,6 +1,6 @@
 """`Keys`: secrets and JWKS for the verifying core. Cached, rotated without a restart, cooled down; hands out plain material.
 
-A `file:` secret that changes on disk is read again within a second; when it cannot be read or is empty, the last good
+A `file:` secret that changes on disk is read again within two seconds; when it cannot be read or is empty, the last good
 value stays and a warning says so (a rotation that is half done must not open or close anything). A JWKS is refreshed
 hourly and on an unknown kid, at most once a minute, and used for up to six hours after its last good fetch.
 """
@@ -190,10 +190,19 @@ class Keys:
         if isinstance(proof, JwtProof):
             url = self._sources[source.name].jwks_url or proof.jwks_url
             return KeyRing((), await self.jwks.keys(url, kid))
-        if time.monotonic() - self._checked_at > CHECK_FILES_S:
-            self._checked_at = time.monotonic()
-            for entries in self._secrets.values():
-                for _, secret, _ in entries:
-                    secret.refresh()
-            self._build()
+        self.refresh()
         return self._rings[source.name]
+
+    def refresh(self) -> None:
+        """Read files that changed again, at most once a second.
+
+        To be called without a delivery too: a process that got none while a leaked secret was written over, and found the
+        file deleted later, would keep the leaked one as the last good value.
+        """
+        if time.monotonic() - self._checked_at < CHECK_FILES_S:
+            return
+        self._checked_at = time.monotonic()
+        for entries in self._secrets.values():
+            for _, secret, _ in entries:
+                secret.refresh()
+        self._build()

@@ -100,6 +100,7 @@ class Reloader:
         while True:
             await self._catch_up()
             asked = await self._wait() or asked
+            self._gateway.keys.refresh()
             at = asyncio.get_running_loop().time()
             wanted = asked or at >= self._again_at
             # what is on its way is looked at whole each time, until two looks saw the same

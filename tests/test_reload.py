@@ -17,15 +17,15 @@ from gateway import configuration as configuration_module
 from gateway import reload as reload_module
 from gateway.configuration import Configuration, folder_stamp, load_configuration
 from gateway.environment import data_folder
+from gateway.keys import Keys
 from gateway.reload import EDITED_S, RACY_S, Look, Reloader, look
 
 EXAMPLES = data_folder("subscriptions") / "examples"
 LINEAR, GITHUB = EXAMPLES / "linear-issue-created.json", EXAMPLES / "github-issue-opened.json"
 
 
-class Keys:
-    def replace(self, settings: Any) -> None:
-        self.settings = settings
+def no_session() -> Any:
+    raise AssertionError("a reload fetches nothing")
 
 
 class Gateway:
@@ -34,7 +34,7 @@ class Gateway:
     store = None
 
     def __init__(self, configuration: Configuration) -> None:
-        self.configuration, self.keys = configuration, Keys()
+        self.configuration, self.keys = configuration, Keys(configuration.settings, no_session)
 
     def prepare(self, configuration: Configuration) -> Configuration:
         return configuration
@@ -150,7 +150,8 @@ async def test_asking_reloads_what_the_folder_does_not_show(config: Path) -> Non
         rename(config, "[sources.github-acme]", "[sources.github-other]")
         reloader.ask()
         await until(lambda: "github-other" in gateway.configuration.sources)
-        assert gateway.keys.settings is gateway.configuration.settings
+        ring = await gateway.keys.ring(gateway.configuration.sources["github-other"])
+        assert len(ring.secrets) == 1
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -284,6 +285,21 @@ async def watched(config: Path) -> AsyncIterator[tuple[Any, Reloader]]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_secret_written_over_is_seen_without_a_delivery(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Else its file's end would leave the old one in force in each process that was sent nothing meanwhile."""
+    caplog.set_level(logging.INFO, "gateway")
+    secret = config.parent / "secret"
+    secret.write_text("the-leaked-secret-of-before")
+    rename(config, '"github"\nsecrets = ["env:TEST_SECRET"]', f'"github"\nsecrets = ["file:{secret}"]')
+    async with watched(config) as (gateway, _):
+        secret.write_text("the-new-secret-of-now")
+        await until(lambda: told(caplog, "secret-reloaded"))
+        secret.unlink()
+        await until(lambda: told(caplog, "secret-unreadable"))
+        ring = await gateway.keys.ring(gateway.configuration.sources["github-acme"])
+        assert [one.value for one in ring.secrets] == [b"the-new-secret-of-now"]
 
 
 def told(caplog: pytest.LogCaptureFixture, event: str) -> int:

@@ -96,11 +96,20 @@ class _Commands(MutableMapping[str, click.Command]):
         return len(COMMANDS)
 
 
+def _open_standard() -> None:
+    """Open what we were started without of the standard streams: a socket would take its number, and get what is written."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets `number`, the lowest that is free
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 class Gateway(click.Group):
     """Translates what commands raise into messages and exit codes."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run as a program. A terminal that cannot show a character gets its escape; a disk that is full is one line."""
+        _open_standard()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")

@@ -1,9 +1,11 @@
 """`server.workers`: real processes that share the sockets; none of their deaths loses what was accepted."""
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import aiohttp
 import pytest
 
 from gateway.demo import Stage
+from gateway.embedded import following
 from gateway.workers import BEAT_S, SILENT_S
 from tests.e2e.test_end import dispatched, load, numbers_in
 
@@ -47,6 +50,17 @@ def workers(parent: int) -> list[int]:
     """The workers among the children of a process."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [pid for pid in map(int, children) if b"--worker=" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+async def first_serving(stage: Stage) -> None:
+    """Wait for the first worker, which has the admin side."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with stage.session.get(f"{stage.admin}/healthz") as response:
+                    if response.status == 200:
+                        return
+            await asyncio.sleep(0.05)
 
 
 def alive(pid: int) -> bool:
@@ -239,6 +253,28 @@ async def test_a_supervisor_that_stood_still_kills_nobody() -> None:
         await asyncio.sleep(2 * BEAT_S)
         assert set(workers(stage.receiver.pid)) == pids
         assert logged(stage, "worker-hung") == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+async def test_a_start_without_standard_streams(closed: str) -> None:
+    """What is bound first must not get their numbers: each worker has other ones under these."""
+    async with Several(2) as stage:
+        stage.receiver.terminate()
+        assert await asyncio.wait_for(stage.receiver.wait(), 60) == 0
+        command = (sys.executable, "-m", "gateway", "serve", "--config", str(stage.folder / "gateway.toml"))
+        shell = following("/bin/sh", "-c", f'exec "$@" {closed}', "sh", *command)
+        with (stage.folder / "gateway.log").open("ab") as log:
+            again = await asyncio.create_subprocess_exec(*shell, stdout=asyncio.subprocess.DEVNULL, stderr=log)
+        try:
+            await first_serving(stage)
+            accepted: set[int] = set()
+            await load(stage, range(1, 10), accepted)
+            assert len(accepted) == 9
+            assert len(workers(again.pid)) == 2
+        finally:
+            again.terminate()
+            assert await asyncio.wait_for(again.wait(), 60) == 0
+        assert logged(stage, "worker-ended") == 0
 
 
 async def test_workers_end_at_once_while_one_of_them_waits_to_be_started_again() -> None:

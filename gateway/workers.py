@@ -237,7 +237,8 @@ class Supervisor:
                 code = await asyncio.shield(ended)
         except TimeoutError:
             log.event("worker-killed", logging.ERROR, worker=number)
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                process.kill()
             code = await ended
         if code not in (0, -signal.SIGTERM):  # one that had not begun yet ends by the signal itself
             self._code = self._code or 3

@@ -14,19 +14,23 @@ import sys
 import time
 from pathlib import Path
 
-import orjson
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gateway import connections, log, strict_json
+from gateway.app import record
+from gateway.delivery import Outcome, RawDelivery
 from gateway.engines import ENGINES
+from gateway.envelope import EnvelopeEvent
+from gateway.match import Considered
 from gateway.server import listen
 from gateway.store import Admit, AdmitItem, QueueEntry, Store, uuid7
 
 PORT, URL, SECRET, ENGINE = int(sys.argv[1]), sys.argv[2], sys.argv[3].encode(), sys.argv[4]
 LANE = f"sha256:{'0' * 64}:issue-opened"
-EVENT = orjson.dumps({"canonical_url": "https://github.com/acme/product/issues/42", "evidence": "x" * 200}).decode()
-RECORD = orjson.dumps({"id": "@", "source": "github-acme", "outcome": "forwarded", "matched": LANE}).decode()
+SCOPE = {"organizations": "acme", "repositories": "acme/product"}
+EVENT = EnvelopeEvent("https://github.com/acme/product/issues/42", "issue-opened", SCOPE).queued()
+MATCHED = Considered(LANE.rpartition(":")[0], "issue-opened", matched=True)
+RECORD = record(RawDelivery("@", "github-acme", time.time(), (), b"", b""), Outcome.FORWARDED, None, (MATCHED,))
 
 
 async def serve() -> None:
@@ -49,8 +53,7 @@ async def serve() -> None:
             seen = (headers[b"x-github-delivery"].decode(), hashlib.sha256(body).hexdigest())
             delivery = uuid7()
             item = AdmitItem(seen, 259_200, None, (QueueEntry(LANE, EVENT, delivery),))
-            record = RECORD.replace("@", delivery)
-            await store.admit(Admit("github-acme", delivery, (item,), record, time.time()))
+            await store.admit(Admit("github-acme", delivery, (item,), RECORD.replace("@", delivery), time.time()))
             log.event("delivery", source="github-acme", delivery=delivery, status=status)
         pairs = [(b"content-length", b"0")]
         await send({"type": "http.response.start", "status": status, "headers": pairs})

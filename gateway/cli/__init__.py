@@ -101,7 +101,8 @@ def _open_standard() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets `number`, the lowest that is free
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+            if number:  # who reads says that there is no input; nothing would look like an empty one
+                setattr(sys, name, os.fdopen(number, "w", closefd=False))
 
 
 class Gateway(click.Group):

@@ -54,7 +54,7 @@ class Made(Value):
 
 def need_terminal(config: Path) -> None:
     """Refuse where nobody can be asked, with the commands that ask nothing."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError(
             "--interactive needs a terminal. The same without one:\n"
             "  gateway compile WORKFLOW.md --repo OWNER/NAME -o DOCUMENT.json\n"

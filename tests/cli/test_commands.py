@@ -157,11 +157,16 @@ def test_envelope_check_says_nothing_that_was_sent_and_never_hangs(tmp_path: Pat
     ):
         assert run(*arguments)[0] == 2
     assert "larger than" in run("envelope", "check", "-", stdin=b" " * 1_048_577)[1]
-    command = [sys.executable, "-m", "gateway", "envelope", "check", "-"]
-    closed = subprocess.run(
-        ["sh", "-c", 'exec "$@" <&-', "sh", *command], check=False, capture_output=True, text=True, timeout=60
-    )
-    assert (closed.returncode, "standard input is closed" in closed.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("envelope", "check", "-"), "standard input is closed"), (("enroll", "--interactive"), "needs a terminal")],
+)
+def test_a_standard_input_that_is_closed_is_no_empty_one(arguments: tuple[str, ...], said: str) -> None:
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "gateway", *arguments]
+    closed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (closed.returncode, said in closed.stderr) == (2, True)
 
 
 def test_a_file_without_an_end_is_refused(config: Path) -> None:

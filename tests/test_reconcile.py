@@ -422,9 +422,15 @@ async def test_two_active_versions_are_settled_without_being_asked(home: House) 
         if await home.store.suspended():
             break
         await asyncio.sleep(0.02)
-    watching.cancel()
+    await ended(watching)
     assert await home.store.suspended() == {new.subscription.digest: "workflow-pending"}
     assert home.github.double.calls["repository"] == 1
+
+
+async def ended(watching: "asyncio.Task[None]") -> None:
+    """End a watch, before its store is closed under a call of it: that would leave a connection open."""
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
 
 
 async def watched_until(home: House, wanted: dict[str, str]) -> None:
@@ -436,7 +442,7 @@ async def watched_until(home: House, wanted: dict[str, str]) -> None:
             break
         await asyncio.sleep(0.02)
     await asyncio.sleep(0.1)
-    watching.cancel()
+    await ended(watching)
     assert await home.store.suspended() == wanted
 
 
@@ -472,7 +478,7 @@ async def test_a_bug_at_one_workflow_keeps_no_other_from_being_compared(
         while await home.store.suspended() != {other.subscription.digest: "opt-in-revoked"}:  # noqa: ASYNC110 (the store tells nobody)
             await asyncio.sleep(0.01)
     assert not watching.done()
-    watching.cancel()
+    await ended(watching)
 
 
 async def test_an_entry_from_before_its_workflow_waits_for_it(home: House) -> None:
@@ -492,7 +498,7 @@ async def test_an_entry_that_cannot_be_read_yet_stays_as_it_is_and_an_attested_o
     listed = list(home.enrolled.values())
     watching = asyncio.create_task(Reconciler(home.store, home.destinations, lambda: listed).watch())
     await asyncio.sleep(0.2)
-    watching.cancel()
+    await ended(watching)
     assert home.github.double.calls["repository"] == 0
 
 
@@ -532,7 +538,7 @@ async def test_one_workflow_that_cannot_be_read_has_nobody_ask_for_all_others(
     assert 20 <= asked(home) - before < 40  # once each, and what the look itself asks
     listed = list(home.enrolled.values())  # taken in anew: all of it is asked for once more
     await asyncio.sleep(0.5)
-    watching.cancel()
+    await ended(watching)
     assert 40 <= asked(home) - before < 80
 
 
@@ -545,7 +551,7 @@ async def watched(home: House, listed: Callable[[], Sequence[Enrolled]]) -> Asyn
         await asyncio.sleep(0.2)
         yield
         assert not watching.done()
-        watching.cancel()
+        await ended(watching)
 
 
 async def looked(home: House, times: int) -> None:
